@@ -27,4 +27,12 @@ void DeltaGates(const float* rates, const float* dt_bias, uint32_t num_heads, fl
   }
 }
 
+void StepGates(const float* rates, const float* dt_bias, uint32_t num_heads, float* step,
+               float* decay) {
+  for (uint32_t h = 0; h < num_heads; ++h) {
+    step[h] = Softplus(step[h] + dt_bias[h]);
+    decay[h] = Exp(rates[h] * step[h]);
+  }
+}
+
 }  // namespace baton::kernels

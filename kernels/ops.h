@@ -190,7 +190,9 @@ struct AttentionArgs {
   uint32_t value_dim = 0;  // of latent rows: the first elements of a row are its value; else 0
 };
 
-// A gated delta net (Yang, Kautz, Hatamizadeh, "Gated Delta Networks", 2024), as Qwen3.5 has it.
+// A gated delta net (Yang, Kautz, Hatamizadeh, "Gated Delta Networks", 2024), as Qwen3.5 has it, or
+// with DeltaRule::kAdd a Mamba-2 layer (Dao, Gu, "Transformers are SSMs", 2024), as Nemotron-H has
+// it: no length of q and k is changed, and the gate comes before the norm.
 // Each sequence has a fixed state instead of K and V (DeltaShape). It lies in the sequence's state
 // blocks (KvBlockList::state): in their slices `slice`, taken one after the other, from byte
 // `offset` on. A span goes on from the state that the token before it left; at position 0 the state
@@ -205,9 +207,12 @@ struct GatedDeltaArgs {
   const float* taps;     // [num_taps, num_channels], the token's own last
   const float* rates;    // [num_v_heads], -e^A_log
   const float* dt_bias;  // [num_v_heads]
-  const float* norm;     // [v_dim]
+  const float* norm;     // [v_dim]; of Mamba-2 [value_size]
   float eps;             // of the norm
   float* out;            // [rows, value_size]
+  // Null but for Mamba-2.
+  const float* conv_bias = nullptr;  // [num_channels]: added to each convolution
+  const float* skips = nullptr;      // [num_v_heads]: so much of v is added to a head's output
 };
 
 // x[r, i] *= 1 / (1 + e^-gate[r, i]).
@@ -235,6 +240,8 @@ struct Ops {
   // x[i] = cap * tanh(x[i] / cap) with cap > 0, as cap * (1 - 2 / (1 + e^(2 x[i] / cap))). NaN
   // stays NaN.
   void (*softcap)(device::ThreadPool&, float* x, size_t count, float cap);
+  // x[i] = max(x[i], 0)^2. NaN stays NaN.
+  void (*relu_squared)(device::ThreadPool&, float* x, size_t count);
   void (*quantize_a16)(device::ThreadPool&, const float* x, uint32_t rows, A16View out);
   void (*matmul)(device::ThreadPool&, const MatMulArgs&);
   // out[r, i] = silu(gate_up[r, i]) * gate_up[r, k + i]; gate_up is [rows, 2k].

@@ -1,5 +1,5 @@
-// The state of one sequence of a gated delta net, and what is done to its inputs before the state
-// moves on: the short convolution, lengths of q and k, gates. Included by gated_delta.h.
+// The state of one sequence of a net with a fixed state, and what is done to its inputs before the
+// state moves on: the short convolution, lengths of q and k, gates. Included by gated_delta.h.
 #ifndef BATON_KERNELS_CPU_DELTA_INPUTS_H_
 #define BATON_KERNELS_CPU_DELTA_INPUTS_H_
 
@@ -78,12 +78,13 @@ inline void ConvolveChannels(const GatedDeltaArgs& args, const AttentionSpan& sp
   }
   StateCursor to(args, span, first_byte);
   const auto num_tail = static_cast<int32_t>(inputs.num_tail);
+  const F32x16 bias = args.conv_bias == nullptr ? Zero() : Load(args.conv_bias + channel);
   for (int32_t j = 0; j < num_tail; ++j) {
     Store(to.at(), inputs.At(num_rows - num_tail + j));
     to.Advance(channels * sizeof(float));
   }
   for (int32_t row = num_rows - 1; row >= 0; --row) {
-    F32x16 sum = Zero();
+    F32x16 sum = bias;
     for (int32_t j = 0; j <= num_tail; ++j) {
       const F32x16 tap = Load(args.taps + static_cast<size_t>(j) * channels + channel);
       sum = Fma(tap, inputs.At(row - num_tail + j), sum);
@@ -116,9 +117,21 @@ BATON_INLINE void NormalizeHead(float* x, uint32_t dim, float factor) {
   for (uint32_t i = 0; i < dim; i += kDeltaLanes) Store(x + i, Mul(Load(x + i), scale));
 }
 
+// Logits of each head to its step and decay.
+inline void StepRows(device::ThreadPool& pool, const GatedDeltaArgs& args, uint32_t rows) {
+  const DeltaShape& shape = args.shape;
+  // An exp and a log cost as much as some 16 elements.
+  ForRows(pool, rows, 16 * shape.num_v_heads, [&](uint32_t row) {
+    float* step =
+        args.input + size_t{row} * shape.input_size() + shape.num_channels() + shape.value_size();
+    StepGates(args.rates, args.dt_bias, shape.num_v_heads, step, step + shape.num_v_heads);
+  });
+}
+
 // Heads of q and k to length 1 (q divided by sqrt(k_dim) too), logits to beta and decay.
 inline void PrepareRows(device::ThreadPool& pool, const GatedDeltaArgs& args, uint32_t rows) {
   const DeltaShape& shape = args.shape;
+  if (shape.rule == DeltaRule::kAdd) return StepRows(pool, args, rows);
   const float q_factor = 1.0f / __builtin_sqrtf(static_cast<float>(shape.k_dim));
   ForRows(pool, rows, 2 * shape.key_size(), [&](uint32_t row) {
     float* q = args.input + size_t{row} * shape.input_size();

@@ -1,5 +1,5 @@
-// Operations on single elements: a factor, and the cap of logits. Included by one translation unit
-// per instruction set.
+// Operations on single elements: a factor, the cap of logits, squares of what is positive. Included
+// by one translation unit per instruction set.
 #ifndef BATON_KERNELS_CPU_ELEMENT_OPS_H_
 #define BATON_KERNELS_CPU_ELEMENT_OPS_H_
 
@@ -40,6 +40,13 @@ inline void Softcap(device::ThreadPool& pool, float* x, size_t count, float cap)
   MapElements(pool, x, count, [&](F32x16 v) {
     const F32x16 e = Exp(Mul(v, factors));
     return Mul(caps, Sub(Set1(1.0f), Div(Set1(2.0f), Add(Set1(1.0f), e))));
+  });
+}
+
+inline void ReluSquared(device::ThreadPool& pool, float* x, size_t count) {
+  MapElements(pool, x, count, [](F32x16 v) {
+    const F32x16 positive = Max(Zero(), v);  // of a NaN that NaN
+    return Mul(positive, positive);
   });
 }
 

@@ -1,5 +1,6 @@
 // The gated delta net: a short convolution, then a matrix for each head that every token decays and
-// corrects. Included by one translation unit per instruction set.
+// corrects; and Mamba-2, whose tokens decay it and add to it. Included by one translation unit per
+// instruction set.
 //
 // One step of a sequence reads and writes its state once: 2 MiB a layer for 16 heads of 128 x 128,
 // so decode is bound by memory. A prompt keeps kTileColumns columns of a head's matrix in L1 for
@@ -60,15 +61,13 @@ struct DeltaToken {
   const float* v;  // of the tile's columns
   float beta;
   float decay;
+  float skip;  // of Mamba-2
 };
 
-// One token: the state decays, then is corrected to give more of v for k, then is read by q.
-//   read_c  = decay * (sum over i of S[i][c] k[i])
-//   delta_c = (v_c - read_c) * beta
-//   S[i][c] = fma(k[i], delta_c, S[i][c] * decay);  out_c = sum over i of S[i][c] q[i]
-// Sums are fma chains, i ascending from 0.
+// The part of v that the matrix does not give for k: v_c - decay * (sum over i of S[i][c] k[i]).
 template <uint32_t kVectors>
-BATON_INLINE void DeltaStep(const DeltaToken& token, uint32_t k_dim, float* matrix, float* out) {
+BATON_INLINE void Errors(const DeltaToken& token, uint32_t k_dim, const float* matrix,
+                         F32x16 (&errors)[kVectors]) {
   F32x16 sums[kVectors];
   for (uint32_t c = 0; c < kVectors; ++c) sums[c] = Zero();
   const float* at = matrix;
@@ -78,13 +77,32 @@ BATON_INLINE void DeltaStep(const DeltaToken& token, uint32_t k_dim, float* matr
       sums[c] = Fma(Load(at), key, sums[c]);
     }
   }
-  const F32x16 decays = Set1(token.decay);
-  F32x16 deltas[kVectors];
   for (uint32_t c = 0; c < kVectors; ++c) {
-    const F32x16 error = Sub(Load(token.v + c * kDeltaLanes), Mul(decays, sums[c]));
-    deltas[c] = Mul(error, Set1(token.beta));
+    errors[c] = Sub(Load(token.v + c * kDeltaLanes), Mul(Set1(token.decay), sums[c]));
+  }
+}
+
+// One token: the state decays, is corrected to give more of v for k, or v is added for k; then it
+// is read by q.
+//   delta_c = error_c * beta, or of Mamba-2 v_c * step
+//   S[i][c] = fma(k[i], delta_c, S[i][c] * decay);  out_c = sum over i of S[i][c] q[i]
+//   and of Mamba-2 out_c = fma(skip, v_c, out_c)
+// Sums are fma chains, i ascending from 0.
+template <uint32_t kVectors, DeltaRule kRule>
+BATON_INLINE void DeltaStep(const DeltaToken& token, uint32_t k_dim, float* matrix, float* out) {
+  constexpr bool kAdds = kRule == DeltaRule::kAdd;
+  F32x16 deltas[kVectors];
+  if constexpr (kAdds) {
+    for (uint32_t c = 0; c < kVectors; ++c) deltas[c] = Load(token.v + c * kDeltaLanes);
+  } else {
+    Errors<kVectors>(token, k_dim, matrix, deltas);
+  }
+  F32x16 sums[kVectors];
+  for (uint32_t c = 0; c < kVectors; ++c) {
+    deltas[c] = Mul(deltas[c], Set1(token.beta));
     sums[c] = Zero();
   }
+  const F32x16 decays = Set1(token.decay);
   float* to = matrix;
   for (uint32_t i = 0; i < k_dim; ++i) {
     const F32x16 key = Set1(token.k[i]);
@@ -95,28 +113,38 @@ BATON_INLINE void DeltaStep(const DeltaToken& token, uint32_t k_dim, float* matr
       sums[c] = Fma(state, query, sums[c]);
     }
   }
-  for (uint32_t c = 0; c < kVectors; ++c) Store(out + c * kDeltaLanes, sums[c]);
+  for (uint32_t c = 0; c < kVectors; ++c) {
+    if constexpr (kAdds) sums[c] = Fma(Set1(token.skip), Load(token.v + c * kDeltaLanes), sums[c]);
+    Store(out + c * kDeltaLanes, sums[c]);
+  }
 }
 
-template <uint32_t kVectors>
+template <uint32_t kVectors, DeltaRule kRule>
 inline void RunTile(const DeltaTile& tile, float* matrix) {
   const GatedDeltaArgs& args = tile.args;
   const DeltaShape& shape = args.shape;
   CopyTile<kVectors, Copy::kLoad>(tile, matrix);
-  const size_t k_offset = size_t{tile.head % shape.num_k_heads} * shape.k_dim;
+  const size_t k_offset = size_t{shape.KeyHeadOf(tile.head)} * shape.k_dim;
   const size_t v_offset = size_t{tile.head} * shape.v_dim + tile.column;
+  const float skip = args.skips == nullptr ? 0.0f : args.skips[tile.head];
   for (uint32_t r = 0; r < tile.span.num_rows; ++r) {
     const size_t row = size_t{tile.span.first_row} + r;
     const float* q = args.input + row * shape.input_size();
     const float* gates = q + shape.num_channels() + shape.value_size();
     const float* k = q + shape.key_size();
-    const DeltaToken token{q + k_offset, k + k_offset, k + shape.key_size() + v_offset,
-                           gates[tile.head], gates[shape.num_v_heads + tile.head]};
-    DeltaStep<kVectors>(token, shape.k_dim, matrix, args.out + row * shape.value_size() + v_offset);
+    const DeltaToken token{q + k_offset,
+                           k + k_offset,
+                           k + shape.key_size() + v_offset,
+                           gates[tile.head],
+                           gates[shape.num_v_heads + tile.head],
+                           skip};
+    float* out = args.out + row * shape.value_size() + v_offset;
+    DeltaStep<kVectors, kRule>(token, shape.k_dim, matrix, out);
   }
   CopyTile<kVectors, Copy::kStore>(tile, matrix);
 }
 
+template <DeltaRule kRule>
 inline void RunTiles(device::ThreadPool& pool, const GatedDeltaArgs& args) {
   const DeltaShape& shape = args.shape;
   const uint32_t tiles_a_head = (shape.v_dim + kTileColumns - 1) / kTileColumns;
@@ -132,13 +160,13 @@ inline void RunTiles(device::ThreadPool& pool, const GatedDeltaArgs& args) {
                            of_span % tiles_a_head * kTileColumns};
       const uint32_t left = (shape.v_dim - tile.column) / kDeltaLanes;
       if (left >= kTileVectors) {
-        RunTile<kTileVectors>(tile, matrix);
+        RunTile<kTileVectors, kRule>(tile, matrix);
       } else if (left == 3) {
-        RunTile<3>(tile, matrix);
+        RunTile<3, kRule>(tile, matrix);
       } else if (left == 2) {
-        RunTile<2>(tile, matrix);
+        RunTile<2, kRule>(tile, matrix);
       } else {
-        RunTile<1>(tile, matrix);
+        RunTile<1, kRule>(tile, matrix);
       }
     }
   });
@@ -160,13 +188,35 @@ inline void GateRows(device::ThreadPool& pool, const GatedDeltaArgs& args, uint3
   });
 }
 
+// Mamba-2's output: norm(out * silu(z)) * norm weights, all heads of one head of k normed together.
+inline void NormGatedRows(device::ThreadPool& pool, const GatedDeltaArgs& args, uint32_t rows) {
+  const DeltaShape& shape = args.shape;
+  const uint32_t group = shape.norm_size();
+  ForRows(pool, rows, shape.value_size(), [&](uint32_t row) {
+    const float* z = args.input + size_t{row} * shape.input_size() + shape.num_channels();
+    float* out = args.out + size_t{row} * shape.value_size();
+    const float* norm = args.norm;
+    for (uint32_t g = 0; g < shape.num_k_heads; ++g, z += group, out += group, norm += group) {
+      for (uint32_t i = 0; i < group; i += kDeltaLanes) {
+        Store(out + i, Mul(Load(out + i), Silu16(Load(z + i))));
+      }
+      RmsNormRow(out, norm, group, args.eps, out);
+    }
+  });
+}
+
 inline void GatedDelta(device::ThreadPool& pool, const GatedDeltaArgs& args) {
   uint32_t rows = 0;
   for (const AttentionSpan& span : args.spans) rows += span.num_rows;
   ConvolveSpans(pool, args);
   PrepareRows(pool, args, rows);
-  RunTiles(pool, args);
-  GateRows(pool, args, rows);
+  if (args.shape.rule == DeltaRule::kAdd) {
+    RunTiles<DeltaRule::kAdd>(pool, args);
+    NormGatedRows(pool, args, rows);
+  } else {
+    RunTiles<DeltaRule::kCorrect>(pool, args);
+    GateRows(pool, args, rows);
+  }
 }
 
 inline void SigmoidMul(device::ThreadPool& pool, const SigmoidMulArgs& args) {

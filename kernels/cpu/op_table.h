@@ -28,6 +28,7 @@ constexpr Ops MakeOps(Isa isa, std::string_view name) {
       .head_norm = HeadNorm,
       .scale = Scale,
       .softcap = Softcap,
+      .relu_squared = ReluSquared,
       .quantize_a16 = QuantizeA16,
       .matmul = MatMul,
       .silu_mul = SiluMul,

@@ -1,4 +1,4 @@
-// The scalar form of the gated delta net, row by row.
+// The scalar form of nets with a fixed state, row by row: the gated delta net, and Mamba-2.
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -41,7 +41,7 @@ void Convolve(const State& state, float* x) {
   const size_t channels = shape.num_channels();
   const size_t tail = shape.matrix_bytes() / sizeof(float);
   for (size_t c = 0; c < channels; ++c) {
-    float sum = 0.0f;
+    float sum = state.args.conv_bias == nullptr ? 0.0f : state.args.conv_bias[c];
     const float own = x[c];
     for (uint32_t j = 0; j < shape.num_taps; ++j) {
       const bool is_own = j + 1 == shape.num_taps;
@@ -66,17 +66,22 @@ struct Token {
   const float* k;
   float beta;
   float decay;
+  float skip;
 };
 
 // One column of a head's matrix, which begins at element `first`; returns its part of the output.
 float StepColumn(const State& state, const Token& token, float v, size_t first) {
   const DeltaShape& shape = state.args.shape;
-  const auto& [q, k, beta, decay] = token;
-  float read = 0.0f;
-  for (uint32_t i = 0; i < shape.k_dim; ++i) {
-    read = std::fma(state.Get(first + size_t{i} * shape.v_dim), k[i], read);
+  const auto& [q, k, beta, decay, skip] = token;
+  float wanted = v;
+  if (shape.rule == DeltaRule::kCorrect) {
+    float read = 0.0f;
+    for (uint32_t i = 0; i < shape.k_dim; ++i) {
+      read = std::fma(state.Get(first + size_t{i} * shape.v_dim), k[i], read);
+    }
+    wanted = v - decay * read;
   }
-  const float delta = (v - decay * read) * beta;
+  const float delta = wanted * beta;
   float out = 0.0f;
   for (uint32_t i = 0; i < shape.k_dim; ++i) {
     const size_t at = first + size_t{i} * shape.v_dim;
@@ -84,16 +89,29 @@ float StepColumn(const State& state, const Token& token, float v, size_t first) 
     state.Set(at, element);
     out = std::fma(element, q[i], out);
   }
-  return out;
+  return shape.rule == DeltaRule::kAdd ? std::fma(skip, v, out) : out;
 }
 
-void Gate(const GatedDeltaArgs& args, const float* z, float* out) {
-  const uint32_t dim = args.shape.v_dim;
+// 1 / sqrt(mean(x^2) + eps) of what is normed together.
+float InverseRms(const GatedDeltaArgs& args, const float* x) {
+  const uint32_t size = args.shape.norm_size();
   float lanes[16] = {};
-  for (uint32_t i = 0; i < dim; ++i) lanes[i % 16] = std::fma(out[i], out[i], lanes[i % 16]);
-  const float mean = ReferenceSumTree(lanes) / static_cast<float>(dim);
-  const float scale = 1.0f / std::sqrt(mean + args.eps);
-  for (uint32_t i = 0; i < dim; ++i) out[i] = (out[i] * scale) * args.norm[i] * Silu(z[i]);
+  for (uint32_t i = 0; i < size; ++i) lanes[i % 16] = std::fma(x[i], x[i], lanes[i % 16]);
+  return 1.0f / std::sqrt(ReferenceSumTree(lanes) / static_cast<float>(size) + args.eps);
+}
+
+// The gate of a row of outputs, after the norm or, of Mamba-2, before it.
+void Gate(const GatedDeltaArgs& args, const float* z, float* out) {
+  const uint32_t size = args.shape.norm_size();
+  const bool is_first = args.shape.rule == DeltaRule::kAdd;
+  for (uint32_t at = 0; at < args.shape.value_size(); at += size) {
+    for (uint32_t i = at; i < at + size && is_first; ++i) out[i] *= Silu(z[i]);
+    const float scale = InverseRms(args, out + at);
+    for (uint32_t i = at; i < at + size; ++i) {
+      out[i] = (out[i] * scale) * args.norm[is_first ? i : i - at];
+      if (!is_first) out[i] *= Silu(z[i]);
+    }
+  }
 }
 
 void ComputeRow(const State& state, uint32_t row) {
@@ -106,22 +124,28 @@ void ComputeRow(const State& state, uint32_t row) {
   float* beta = q + shape.num_channels() + shape.value_size();
   float* decay = beta + shape.num_v_heads;
   Convolve(state, q);
-  const float q_factor = 1.0f / std::sqrt(static_cast<float>(shape.k_dim));
-  for (uint32_t h = 0; h < shape.num_k_heads; ++h) {
-    NormalizeHead(q + size_t{h} * shape.k_dim, shape.k_dim, q_factor);
-    NormalizeHead(k + size_t{h} * shape.k_dim, shape.k_dim, 1.0f);
+  if (shape.rule == DeltaRule::kAdd) {
+    StepGates(args.rates, args.dt_bias, shape.num_v_heads, beta, decay);
+  } else {
+    const float q_factor = 1.0f / std::sqrt(static_cast<float>(shape.k_dim));
+    for (uint32_t h = 0; h < shape.num_k_heads; ++h) {
+      NormalizeHead(q + size_t{h} * shape.k_dim, shape.k_dim, q_factor);
+      NormalizeHead(k + size_t{h} * shape.k_dim, shape.k_dim, 1.0f);
+    }
+    DeltaGates(args.rates, args.dt_bias, shape.num_v_heads, beta, decay);
   }
-  DeltaGates(args.rates, args.dt_bias, shape.num_v_heads, beta, decay);
   float* out = args.out + size_t{row} * shape.value_size();
   for (uint32_t h = 0; h < shape.num_v_heads; ++h) {
-    const size_t head = size_t{h % shape.num_k_heads} * shape.k_dim;
+    const size_t head = size_t{shape.KeyHeadOf(h)} * shape.k_dim;
+    const float skip = args.skips == nullptr ? 0.0f : args.skips[h];
+    const Token token = {q + head, k + head, beta[h], decay[h], skip};
     for (uint32_t c = 0; c < shape.v_dim; ++c) {
       const size_t first = size_t{h} * shape.k_dim * shape.v_dim + c;
       const size_t at = size_t{h} * shape.v_dim + c;
-      out[at] = StepColumn(state, {q + head, k + head, beta[h], decay[h]}, v[at], first);
+      out[at] = StepColumn(state, token, v[at], first);
     }
-    Gate(args, z + size_t{h} * shape.v_dim, out + size_t{h} * shape.v_dim);
   }
+  Gate(args, z, out);
 }
 
 }  // namespace

@@ -60,6 +60,13 @@ void Softcap(ThreadPool&, float* x, size_t count, float cap) {
   }
 }
 
+void ReluSquared(ThreadPool&, float* x, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const float positive = 0.0f > x[i] ? 0.0f : x[i];
+    x[i] = positive * positive;
+  }
+}
+
 void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum, float* half_sum) {
   float absmax = 0.0f;
   bool finite = true;
@@ -283,6 +290,7 @@ const Ops& ReferenceOps() {
       .head_norm = HeadNorm,
       .scale = Scale,
       .softcap = Softcap,
+      .relu_squared = ReluSquared,
       .quantize_a16 = QuantizeA16,
       .matmul = MatMul,
       .silu_mul = SiluMul,

@@ -116,6 +116,11 @@ constexpr std::array kArchitectures = {
                        .delta_nets = true,
                        .output_gate = true,
                        .hf_norms_minus_one = true},
+    ArchitectureTraits{.name = "nemotron_h",
+                       .hf_type = "nemotron_h",
+                       .mamba = true,
+                       .rotates = false,
+                       .activation = GateActivation::kReluSquared},
 };
 
 // Other model_types of config.json that are computed as one of the table. gemma3, gemma4,

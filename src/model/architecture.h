@@ -16,6 +16,7 @@ enum class GateActivation : uint8_t {
   kSilu = 0,
   kGeluTanh = 1,
   kClampedSwiglu = 2,  // kernels::Ops::clamped_swiglu
+  kReluSquared = 3,    // kernels::Ops::relu_squared, of one product: there is no gate
 };
 
 // One row of the table: the shared pieces that an architecture is made of.
@@ -56,6 +57,9 @@ struct ArchitectureTraits {
   bool gated_shared_expert = false;
   bool delta_nets = false;   // gated delta nets instead of attention in most layers (qwen35)
   bool output_gate = false;  // attn_q holds a gate of each head's output too, after its q
+  // Each layer is one of Mamba-2, of attention, or a feed-forward layer alone (nemotron_h).
+  bool mamba = false;
+  bool rotates = true;  // q and k of some layer turn
   GateActivation activation = GateActivation::kSilu;
   // Defaults of its configuration class in transformers.
   bool hf_tied = false;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "src/base/status.h"
 #include "src/model/gguf.h"
@@ -60,6 +61,31 @@ struct ArchitectureKeys {
           Key(name), *first, other.has_value() ? fmt::format("{}", *other) : "no number", i);
     }
     return Ranged(Key(name), *first, range);
+  }
+  // A number for all layers, or an array of one for each.
+  absl::StatusOr<std::vector<uint32_t>> UintPerLayer(std::string_view name, uint32_t num_layers,
+                                                     UintRange range) const {
+    const std::string key = Key(name);
+    const GgufValue* value = file.FindValue(key);
+    if (value == nullptr || !value->is_array()) {
+      BATON_ASSIGN_OR_RETURN(const uint32_t number, Uint(name, range));
+      return std::vector<uint32_t>(num_layers, number);
+    }
+    if (value->count() != num_layers) {
+      return InvalidArgument("key \"{}\" has {} numbers, the model has {} layers", key,
+                             value->count(), num_layers);
+    }
+    std::vector<uint32_t> out;
+    for (uint32_t i = 0; i < num_layers; ++i) {
+      const std::optional<uint64_t> number = value->At(i).value_or(GgufValue()).AsUint();
+      if (!number.has_value()) {
+        return InvalidArgument("key \"{}\": element {} is no number", key, i);
+      }
+      BATON_ASSIGN_OR_RETURN(const uint32_t ranged,
+                             Ranged(fmt::format("{}[{}]", key, i), *number, range));
+      out.push_back(ranged);
+    }
+    return out;
   }
   absl::StatusOr<double> RopeBase(std::string_view name) const {
     BATON_ASSIGN_OR_RETURN(const double base, file.DoubleOr(Key(name), 10000.0));

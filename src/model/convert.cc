@@ -35,12 +35,14 @@ const GgufTensorType& RowOf(GgmlType type) {
 // The type that a tensor gets.
 GgmlType TargetOf(const GgufTensor& tensor, GgmlType wanted) {
   // Routers and the taps of convolutions are as small as vectors. Biases of experts are vectors,
-  // one below the other.
+  // one below the other; so are those of Mamba-2 that have two dimensions.
   const bool is_small = tensor.num_dims == 1 || tensor.name.ends_with(".bias") ||
                         tensor.name.ends_with("ffn_gate_inp.weight") ||
                         tensor.name.ends_with("ffn_gate_inp_shexp.weight") ||
                         tensor.name.ends_with("shortconv.conv.weight") ||
-                        tensor.name.ends_with("ssm_conv1d.weight");
+                        tensor.name.ends_with("ssm_conv1d.weight") ||
+                        tensor.name.ends_with(".ssm_a") || tensor.name.ends_with(".ssm_d") ||
+                        tensor.name.ends_with("ssm_norm.weight");
   // A scale of NVFP4 would be lost.
   if (is_small && !IsNvfp4(tensor)) {
     return static_cast<GgmlType>(tensor.type->id);

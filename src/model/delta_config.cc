@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/ops.h"
+#include "src/model/architecture_keys.h"
 
 namespace baton::model {
 
+using kernels::DeltaRule;
 using kernels::kDeltaLanes;
 using kernels::kMaxConvTaps;
 using kernels::kMaxDeltaKeyDim;
@@ -18,37 +21,26 @@ namespace {
 
 constexpr uint32_t kMaxDeltaSize = 1u << 20;  // elements of all heads of v; 27B has 6144
 
-// The keys of one architecture.
-struct DeltaKeys {
-  const GgufFile& file;
-  std::string_view architecture;
+absl::Status NoMultiple(const std::string& key, uint64_t value, uint64_t of) {
+  return Unimplemented("key \"{}\" is {}, supported are multiples of {}", key, value, of);
+}
 
-  std::string Key(std::string_view name) const { return fmt::format("{}.{}", architecture, name); }
-  absl::StatusOr<uint32_t> Uint(std::string_view name, uint64_t min, uint64_t max) const {
-    BATON_ASSIGN_OR_RETURN(const uint64_t value, file.Uint(Key(name)));
-    if (value >= min && value <= max) return static_cast<uint32_t>(value);
-    return InvalidArgument("key \"{}\" is {}, supported is [{}, {}]", Key(name), value, min, max);
-  }
-  absl::Status NoMultiple(std::string_view name, uint64_t value, uint64_t of) const {
-    return Unimplemented("key \"{}\" is {}, supported are multiples of {}", Key(name), value, of);
-  }
-};
-
-absl::Status ReadShape(const DeltaKeys& keys, ModelConfig& config) {
+absl::Status ReadShape(const ArchitectureKeys& keys, ModelConfig& config) {
   kernels::DeltaShape& shape = config.delta;
-  BATON_ASSIGN_OR_RETURN(shape.num_taps, keys.Uint("ssm.conv_kernel", kMinConvTaps, kMaxConvTaps));
-  BATON_ASSIGN_OR_RETURN(shape.k_dim, keys.Uint("ssm.state_size", 1, kMaxDeltaKeyDim));
-  BATON_ASSIGN_OR_RETURN(shape.num_k_heads, keys.Uint("ssm.group_count", 1, kMaxHeads));
-  BATON_ASSIGN_OR_RETURN(shape.num_v_heads, keys.Uint("ssm.time_step_rank", 1, kMaxHeads));
-  BATON_ASSIGN_OR_RETURN(const uint32_t inner, keys.Uint("ssm.inner_size", 1, kMaxDeltaSize));
+  BATON_ASSIGN_OR_RETURN(shape.num_taps,
+                         keys.Uint("ssm.conv_kernel", {kMinConvTaps, kMaxConvTaps}));
+  BATON_ASSIGN_OR_RETURN(shape.k_dim, keys.Uint("ssm.state_size", {1, kMaxDeltaKeyDim}));
+  BATON_ASSIGN_OR_RETURN(shape.num_k_heads, keys.Uint("ssm.group_count", {1, kMaxHeads}));
+  BATON_ASSIGN_OR_RETURN(shape.num_v_heads, keys.Uint("ssm.time_step_rank", {1, kMaxHeads}));
+  BATON_ASSIGN_OR_RETURN(const uint32_t inner, keys.Uint("ssm.inner_size", {1, kMaxDeltaSize}));
   if (shape.k_dim % kDeltaLanes != 0) {
-    return keys.NoMultiple("ssm.state_size", shape.k_dim, kDeltaLanes);
+    return NoMultiple(keys.Key("ssm.state_size"), shape.k_dim, kDeltaLanes);
   }
   if (shape.num_v_heads % shape.num_k_heads != 0) {
-    return keys.NoMultiple("ssm.time_step_rank", shape.num_v_heads, shape.num_k_heads);
+    return NoMultiple(keys.Key("ssm.time_step_rank"), shape.num_v_heads, shape.num_k_heads);
   }
   const uint64_t step = uint64_t{kDeltaLanes} * shape.num_v_heads;
-  if (inner % step != 0) return keys.NoMultiple("ssm.inner_size", inner, step);
+  if (inner % step != 0) return NoMultiple(keys.Key("ssm.inner_size"), inner, step);
   shape.v_dim = inner / shape.num_v_heads;
   return OkStatus();
 }
@@ -66,7 +58,7 @@ StatePlace StatePlaceBefore(const ModelConfig& config, uint32_t end) {
   for (uint32_t layer = 0; layer < end; ++layer) {
     if (config.IsDelta(layer)) {
       place.most = std::max(place.most, ++place.num_before);
-    } else if (++slice < num_slices) {
+    } else if (config.IsAttention(layer) && ++slice < num_slices) {
       place.num_before = 0;
     }
   }
@@ -78,7 +70,7 @@ StatePlace StatePlaceBefore(const ModelConfig& config, uint32_t end) {
 absl::Status ReadDeltaNets(const GgufFile& file, ModelConfig& config) {
   constexpr std::string_view kInterval = "full_attention_interval";
   constexpr std::string_view kPrediction = "nextn_predict_layers";
-  const DeltaKeys keys{file, config.traits->name};
+  const ArchitectureKeys keys{file, config.traits->name};
   BATON_ASSIGN_OR_RETURN(const uint64_t num_mtp, file.UintOr(keys.Key(kPrediction), 0));
   if (num_mtp >= config.num_layers) {
     return InvalidArgument("key \"{}\" is {} of {} layers", keys.Key(kPrediction), num_mtp,
@@ -99,6 +91,53 @@ absl::Status ReadDeltaNets(const GgufFile& file, ModelConfig& config) {
     config.layer_is_delta[i] = false;
   }
   return OkStatus();
+}
+
+absl::Status ReadMambaLayers(const GgufFile& file, ModelConfig& config) {
+  constexpr std::string_view kFfn = "feed_forward_length";
+  constexpr std::string_view kKvHeads = "attention.head_count_kv";
+  const ArchitectureKeys keys{file, config.traits->name};
+  BATON_RETURN_IF_ERROR(ReadShape(keys, config));
+  config.delta.rule = DeltaRule::kAdd;
+  const uint32_t num_layers = config.num_layers;
+  BATON_ASSIGN_OR_RETURN(config.ffn_sizes, keys.UintPerLayer(kFfn, num_layers, {0, kMaxFfnSize}));
+  BATON_ASSIGN_OR_RETURN(const std::vector<uint32_t> kv_heads,
+                         keys.UintPerLayer(kKvHeads, num_layers, {0, kMaxHeads}));
+  config.layer_is_delta.assign(num_layers, false);
+  for (uint32_t i = 0; i < num_layers; ++i) {
+    config.layer_is_delta[i] = config.ffn_sizes[i] == 0 && kv_heads[i] == 0;
+    if (kv_heads[i] == 0) continue;
+    if (config.ffn_sizes[i] > 0) {
+      return Unimplemented(
+          "keys \"{}\" and \"{}\" are {} and {} in layer {}: supported are layers of one kind, "
+          "with 0 "
+          "for one of them, or for both in a layer of Mamba-2",
+          keys.Key(kFfn), keys.Key(kKvHeads), config.ffn_sizes[i], kv_heads[i], i);
+    }
+    if (config.num_kv_heads == 0) config.num_kv_heads = kv_heads[i];
+    if (kv_heads[i] == config.num_kv_heads) continue;
+    return Unimplemented("key \"{}\" is {} in layer {}, supported are 0 and one other number, {}",
+                         keys.Key(kKvHeads), kv_heads[i], i, config.num_kv_heads);
+  }
+  config.ffn_size = *std::max_element(config.ffn_sizes.begin(), config.ffn_sizes.end());
+  if (config.ffn_size > 0 && config.num_kv_heads > 0) return OkStatus();
+  return Unimplemented(
+      "key \"{}\" is 0 in every layer: supported are models with a layer of attention and a "
+      "feed-forward layer",
+      keys.Key(config.ffn_size == 0 ? kFfn : kKvHeads));
+}
+
+uint64_t MambaWeightsPerRow(const ModelConfig& config) {
+  const uint64_t hidden = config.hidden_size;
+  const kernels::DeltaShape& shape = config.delta;
+  // A state is read once and written once, as two weights for each of its elements would be.
+  const uint64_t state = uint64_t{2} * shape.num_v_heads * shape.k_dim * shape.v_dim;
+  uint64_t total = 0;
+  for (uint32_t i = 0; i < config.num_layers; ++i) {
+    total += hidden * (config.projected_size(i) + config.mixed_size(i)) +
+             2 * hidden * config.FfnSize(i) + (config.IsDelta(i) ? state : 0);
+  }
+  return total;
 }
 
 absl::Status CheckState(const ModelConfig& config) {
@@ -127,11 +166,19 @@ size_t StateOffset(const ModelConfig& config, uint32_t layer) {
 }
 
 uint32_t NumStoredSlices(const ModelConfig& config, uint32_t layer) {
-  const uint32_t last = config.num_layers - 1;
-  if (layer == last) return config.num_slices();
-  // The last slices wait for the delta nets after the last layer of attention.
-  return std::min(config.FirstSlice(layer + 1),
-                  config.num_slices() - (config.IsDelta(last) ? 1 : 0));
+  const uint32_t end = config.FirstSlice(layer + 1);
+  if (end < config.num_slices()) return end;
+  // The last slice waits for the nets after the last layer of attention.
+  for (uint32_t later = layer + 1; later < config.num_layers; ++later) {
+    if (config.IsDelta(later)) return end - 1;
+  }
+  return end;
+}
+
+uint32_t ModelConfig::num_attention_layers() const {
+  uint32_t num = 0;
+  for (uint32_t layer = 0; layer < num_layers; ++layer) num += IsAttention(layer) ? 1 : 0;
+  return num;
 }
 
 uint32_t ModelConfig::num_delta_layers() const {

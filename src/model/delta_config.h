@@ -1,4 +1,5 @@
-// The part of a ModelConfig that describes gated delta nets, and where their fixed states lie.
+// The part of a ModelConfig that describes gated delta nets and layers of Mamba-2, and where their
+// fixed states lie.
 // Private to src/model; pure; any thread.
 #ifndef BATON_MODEL_DELTA_CONFIG_H_
 #define BATON_MODEL_DELTA_CONFIG_H_
@@ -16,6 +17,14 @@ namespace baton::model {
 // (nextn_predict_layers). On entry num_layers is block_count; the layers of prediction are taken
 // off. Errors as ReadModelConfig.
 absl::Status ReadDeltaNets(const GgufFile& file, ModelConfig& config);
+
+// Reads the keys of models whose layers are of Mamba-2, of attention, or feed-forward layers alone:
+// ssm.*, feed_forward_length and attention.head_count_kv, whose numbers say which layer is what.
+// Errors as ReadModelConfig.
+absl::Status ReadMambaLayers(const GgufFile& file, ModelConfig& config);
+
+// ModelConfig::WeightsPerRow of such a model.
+uint64_t MambaWeightsPerRow(const ModelConfig& config);
 
 // Unimplemented when the state of one sequence takes more blocks than a layout may have.
 absl::Status CheckState(const ModelConfig& config);

@@ -42,6 +42,7 @@ absl::Status CheckLayerKinds(const ModelConfig& config, const Accelerator& devic
       {&ArchitectureTraits::mixed_layers,
        "kernels for layers of different heads, shared KV and per-layer vectors"},
       {&ArchitectureTraits::delta_nets, "kernel for its gated delta nets"},
+      {&ArchitectureTraits::mamba, "kernel for its layers of Mamba-2"},
   };
   for (const Row& row : kRows) {
     if (!(config.traits->*row.has)) continue;

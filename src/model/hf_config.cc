@@ -13,6 +13,7 @@
 #include "src/model/hf_delta.h"
 #include "src/model/hf_json.h"
 #include "src/model/hf_keys.h"
+#include "src/model/hf_mamba.h"
 #include "src/model/hf_mixed_layers.h"
 #include "src/model/hf_quantization.h"
 #include "src/model/hf_rope.h"
@@ -39,6 +40,9 @@ absl::StatusOr<const ArchitectureTraits*> ReadModelType(const JsonObject& config
 
 absl::Status CheckActivation(const JsonObject& config, const ArchitectureTraits& traits) {
   const bool gelu = traits.activation == GateActivation::kGeluTanh;
+  if (traits.activation == GateActivation::kReluSquared) {
+    return config.CheckOneOf("mlp_hidden_act", R"(["relu2"])");
+  }
   const char* key = gelu && config.Has("hidden_activation") ? "hidden_activation" : "hidden_act";
   const std::string_view wanted = gelu ? "gelu_pytorch_tanh" : "silu";
   BATON_ASSIGN_OR_RETURN(const std::string activation, config.StringOr(key, wanted));
@@ -74,15 +78,17 @@ absl::Status ReadShape(const JsonObject& config, HfConfig& out) {
       Row{"vocab_size", "vocab_size"}};
   const std::string arch(out.traits->name);
   const bool has_convs = out.traits->short_convs;
-  const bool differ = has_convs || out.traits->mixed_layers;
+  const bool differ = has_convs || out.traits->mixed_layers || out.traits->mamba;
   for (const Row& row : kRows) {
-    // ReadConvolutions and ReadHfMixedLayers read the width, and below the KV heads.
+    // ReadConvolutions, ReadHfMixedLayers and ReadHfMamba read the width, and below the KV heads.
     if (differ && std::string_view(row.hf) == "intermediate_size") continue;
     // Every layer of qwen3_5_moe has experts, whose widths are other keys.
     const bool has_dense_width = !out.traits->gated_shared_expert;
     if (!has_dense_width && std::string_view(row.hf) == "intermediate_size") continue;
     // How many layers of prediction there are besides is seen at their tensors.
-    if (out.traits->delta_nets && std::string_view(row.hf) == "num_hidden_layers") continue;
+    // Folders of nemotron_h need not say how many layers they list.
+    const bool says_later = out.traits->delta_nets || out.traits->mamba;
+    if (says_later && std::string_view(row.hf) == "num_hidden_layers") continue;
     BATON_ASSIGN_OR_RETURN(const uint32_t value, config.Uint(row.hf));
     out.keys.AddU32(fmt::format("{}.{}", arch, row.gguf), value);
   }
@@ -92,7 +98,10 @@ absl::Status ReadShape(const JsonObject& config, HfConfig& out) {
     return config.Bad(out.num_heads == 0 ? "num_attention_heads" : "num_key_value_heads",
                       "at least 1");
   }
-  BATON_ASSIGN_OR_RETURN(const double eps, config.Double(has_convs ? "norm_eps" : "rms_norm_eps"));
+  const char* eps_key = has_convs           ? "norm_eps"
+                        : out.traits->mamba ? "layer_norm_epsilon"
+                                            : "rms_norm_eps";
+  BATON_ASSIGN_OR_RETURN(const double eps, config.Double(eps_key));
   out.keys.AddU32(arch + ".attention.head_count", out.num_heads);
   if (!differ && !out.traits->latent_kv) {
     out.keys.AddU32(arch + ".attention.head_count_kv", out.num_kv_heads);
@@ -554,6 +563,10 @@ absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) 
   BATON_RETURN_IF_ERROR(ReadShape(config, out));
   if (out.traits->mixed_layers) {
     BATON_RETURN_IF_ERROR(ReadHfMixedLayers(config, out));
+    return out;
+  }
+  if (out.traits->mamba) {
+    BATON_RETURN_IF_ERROR(ReadHfMamba(config, out));
     return out;
   }
   BATON_ASSIGN_OR_RETURN(const uint32_t head_dim, ReadHeadDim(config, out));

@@ -41,8 +41,9 @@ struct HfConfig {
   HfQuantization quantization;
   HfLatentShape latent;             // of traits->latent_kv
   HfLayerRange prediction_layers;   // left out: they predict tokens further ahead
-  uint32_t num_layers = 0;          // of a model with gated delta nets; no key has it yet
-  kernels::DeltaShape delta;        // of those
+  uint32_t num_layers = 0;          // of a model with gated delta nets, where no key has it yet
+  kernels::DeltaShape delta;        // of those, or of Mamba-2
+  uint32_t num_conv_biases = 0;     // layers of Mamba-2 whose convolution has a bias
   std::vector<float> rope_factors;  // llama 3's scaling, LongRoPE's short set, or empty
   std::vector<float> long_factors;  // LongRoPE's long set, or empty
   GgufWriter keys;                  // general.architecture and ARCH.*

@@ -20,6 +20,7 @@
 #include "src/model/hf_deepseek.h"
 #include "src/model/hf_expert_form.h"
 #include "src/model/hf_fp8.h"
+#include "src/model/hf_mamba.h"
 #include "src/model/hf_packed_modules.h"
 #include "src/model/hf_pooling.h"
 #include "src/model/hf_shards.h"
@@ -89,6 +90,7 @@ class TensorConverter {
     BATON_RETURN_IF_ERROR(CheckTied());
     for (const SafetensorsTensor* tensor : taken_) BATON_RETURN_IF_ERROR(Add(*tensor));
     for (auto& [name, experts] : experts_) BATON_RETURN_IF_ERROR(Stack(name, experts));
+    BATON_RETURN_IF_ERROR(CheckConvBiases());
     if (!config_.rope_factors.empty()) {
       const bool is_short = !config_.long_factors.empty();
       BATON_RETURN_IF_ERROR(
@@ -129,12 +131,14 @@ class TensorConverter {
       return;
     }
     const bool predicts = config_.traits->delta_nets;
-    if (!config_.has_images && !predicts) {
+    const bool has_backbone = config_.traits->mamba;
+    if (!config_.has_images && !predicts && !has_backbone) {
       taken_.push_back(&tensor);
       return;
     }
     std::string name = config_.has_images ? TextNameOfHfTensor(tensor.name) : tensor.name;
     if (predicts) name = NameOfPrediction(name, config_.num_layers, &num_predicting_);
+    if (has_backbone) name = NameOfBackbone(name);
     num_of_images_ += name.empty() ? 1 : 0;
     if (name.empty()) return;
     SafetensorsTensor& renamed = renamed_.emplace_back(tensor);
@@ -190,6 +194,39 @@ class TensorConverter {
                        "model.embed_tokens.weight");
   }
 
+  // A layer of Mamba-2 runs without a bias as well, so that nothing else misses it.
+  absl::Status CheckConvBiases() const {
+    const auto is_bias = [](const GgufTensor& tensor) {
+      return tensor.name.ends_with(".ssm_conv1d.bias");
+    };
+    const auto num = std::ranges::count_if(tensors_, is_bias);
+    if (num == config_.num_conv_biases) return OkStatus();
+    return FolderError(FolderErrorCode::kBadValue,
+                       fmt::format("config.json: \"use_conv_bias\" wants mixer.conv1d.bias in {} "
+                                   "layers, {} have it",
+                                   config_.num_conv_biases, num));
+  }
+
+  // The dimensions that the tensor has in GGUF, slowest first.
+  absl::StatusOr<std::vector<uint64_t>> ShapeOf(const SafetensorsTensor& tensor,
+                                                const HfTensorPlan& plan) const {
+    std::vector<uint64_t> shape = tensor.shape;
+    if (plan.is_conv && shape.size() == 3 && shape[1] == 1) shape.erase(shape.begin() + 1);
+    if (plan.is_row && shape.size() == 2 && shape[0] == 1) shape.erase(shape.begin());
+    if (plan.is_column && shape.size() == 1) shape.push_back(1);
+    if (plan.is_grouped && shape.size() == 1) {
+      const uint64_t groups = config_.delta.num_k_heads;
+      if (shape[0] % groups != 0) {
+        return TensorError(FolderErrorCode::kBadShape, tensor.name,
+                           fmt::format("{} elements for {} groups", shape[0], groups));
+      }
+      shape = {groups, shape[0] / groups};
+    }
+    if (shape.size() == 1 || shape.size() == 2) return shape;
+    return TensorError(FolderErrorCode::kBadShape, tensor.name,
+                       fmt::format("{} dimensions", tensor.shape.size()));
+  }
+
   absl::Status Add(const SafetensorsTensor& tensor) {
     if (config_.tied && tensor.name == "lm_head.weight") return OkStatus();
     if (const std::string_view weight = WeightOfHfScale(tensor.name); !weight.empty()) {
@@ -219,13 +256,7 @@ class TensorConverter {
     }
     if (plan->all_experts) return AddAllExperts(tensor, *plan);
     if (plan->is_kv_b) return AddKvB(tensor, packed, *plan);
-    std::vector<uint64_t> shape = tensor.shape;
-    if (plan->is_conv && shape.size() == 3 && shape[1] == 1) shape.erase(shape.begin() + 1);
-    if (plan->is_row && shape.size() == 2 && shape[0] == 1) shape.erase(shape.begin());
-    if (shape.empty() || shape.size() > 2) {
-      return TensorError(FolderErrorCode::kBadShape, tensor.name,
-                         fmt::format("{} dimensions", tensor.shape.size()));
-    }
+    BATON_ASSIGN_OR_RETURN(const std::vector<uint64_t> shape, ShapeOf(tensor, *plan));
     if (IsZeroBias(tensor, *plan)) return OkStatus();
     if (plan->expert.has_value()) {
       experts_[plan->gguf_name][*plan->expert] = &tensor;

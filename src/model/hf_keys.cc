@@ -160,6 +160,51 @@ constexpr std::string_view kReadWithDeltaNets[] = {
     "mtp_num_hidden_layers",
     "mtp_use_dedicated_embeddings",
 };
+constexpr std::string_view kReadWithMamba[] = {
+    "hybrid_override_pattern",
+    "layers_block_type",
+    "attention_head_dim",
+    "layer_norm_epsilon",
+    "mlp_hidden_act",
+    "mamba_num_heads",
+    "mamba_head_dim",
+    "mamba_hidden_act",
+    "mamba_proj_bias",
+    "ssm_state_size",
+    "n_groups",
+    "conv_kernel",
+    "use_bias",
+    "use_conv_bias",
+    "time_step_limit",
+    // Sizes that others say too; how a program computes and what it keeps; how training began.
+    "expand",
+    "time_step_rank",
+    "chunk_size",
+    "mamba_ssm_dtype",
+    "mamba_ssm_cache_dtype",
+    "use_mamba_kernels",
+    "num_logits_to_keep",
+    "residual_in_fp32",
+    "rescale_prenorm_residual",
+    "time_step_min",
+    "time_step_max",
+    "time_step_floor",
+    // Layers of experts, which no layer may be, and of prediction, of which there are none.
+    "n_routed_experts",
+    "num_local_experts",
+    "n_shared_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+    "moe_latent_size",
+    "moe_shared_expert_overlap",
+    "routed_scaling_factor",
+    "n_group",
+    "topk_group",
+    "norm_topk_prob",
+    "mtp_layers_block_type",
+    "mtp_hybrid_override_pattern",
+};
 constexpr std::string_view kReadOuter[] = {
     "model_type", "text_config", "tie_word_embeddings", "quantization_config", "compression_config",
 };
@@ -420,6 +465,7 @@ bool IsReadByTraits(std::string_view key, const ArchitectureTraits& traits) {
          (has_convs_and_experts && IsIn(kReadWithConvsAndExperts, key)) ||
          (traits.multipliers && IsIn(kReadWithMultipliers, key)) ||
          (traits.delta_nets && IsIn(kReadWithDeltaNets, key)) ||
+         (traits.mamba && IsIn(kReadWithMamba, key)) ||
          (traits.unrotated_step > 0 && IsIn(kReadUnrotated, key));
 }
 
@@ -501,6 +547,11 @@ constexpr Defaults kDefaults[] = {
          "linear_num_value_heads": 32, "moe_intermediate_size": 512,
          "shared_expert_intermediate_size": 512, "num_experts_per_tok": 8,
          "num_experts": 256})"},
+    {"nemotron_h",
+     R"({"vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 21504,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 4096,
+         "layer_norm_epsilon": 1e-5, "ssm_state_size": 128, "mamba_num_heads": 128,
+         "mamba_head_dim": 64, "n_groups": 8, "conv_kernel": 4})"},
     {"gpt_oss",
      R"({"vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880,
          "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8,

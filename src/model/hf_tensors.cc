@@ -99,6 +99,15 @@ constexpr std::array kDeltaNames = {
     PartName{"nextn.pre_fc_norm_hidden", "nextn.hnorm"},
     PartName{"nextn.norm", "nextn.shared_head_norm"},
 };
+// nemotron_h's, instead of those above: a layer has one mixer, of three kinds.
+constexpr std::array kMambaNames = {
+    PartName{"norm", "attn_norm"},           PartName{"mixer.q_proj", "attn_q"},
+    PartName{"mixer.k_proj", "attn_k"},      PartName{"mixer.v_proj", "attn_v"},
+    PartName{"mixer.o_proj", "attn_output"}, PartName{"mixer.up_proj", "ffn_up"},
+    PartName{"mixer.down_proj", "ffn_down"}, PartName{"mixer.in_proj", "ssm_in"},
+    PartName{"mixer.conv1d", "ssm_conv1d"},  PartName{"mixer.norm", "ssm_norm"},
+    PartName{"mixer.out_proj", "ssm_out"},
+};
 // The expert that serves every row, and what weighs it (qwen3_5_moe).
 constexpr std::array kGatedExpertNames = {
     PartName{"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
@@ -191,6 +200,18 @@ bool PlanHfDelta(std::string_view name, uint32_t layer, HfTensorPlan& out) {
   return true;
 }
 
+// Vectors of Mamba-2 whose names have no kind.
+bool PlanHfMamba(std::string_view name, uint32_t layer, HfTensorPlan& out) {
+  constexpr std::array kNames = {PartName{"mixer.A_log", "ssm_a"}, PartName{"mixer.D", "ssm_d"},
+                                 PartName{"mixer.dt_bias", "ssm_dt.bias"}};
+  const std::string_view gguf = FindPart(kNames, name);
+  if (gguf.empty()) return false;
+  out.gguf_name = fmt::format("blk.{}.{}", layer, gguf);
+  out.is_log = gguf == "ssm_a";
+  out.is_column = gguf != "ssm_dt.bias";
+  return true;
+}
+
 // How a tensor of a gated delta net holds the heads of v.
 HfVHeads VHeadsOf(std::string_view gguf) {
   if (gguf == "attn_qkv" || gguf == "ssm_conv1d") return HfVHeads::kAfterKeys;
@@ -201,6 +222,7 @@ HfVHeads VHeadsOf(std::string_view gguf) {
 
 // The name in GGUF of a part of a layer that has no convolution; empty where it has no such part.
 std::string_view PartOfLayer(const ArchitectureTraits& traits, std::string_view part) {
+  if (traits.mamba) return FindPart(kMambaNames, part);
   std::string_view gguf;
   if (traits.expert_biases) gguf = FindPart(kGptOssNames, part);
   if (traits.latent_kv) gguf = LatentPartOfHf(part);
@@ -268,6 +290,7 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
   if (traits.expert_biases && PlanExpertForm(name, *layer, out)) return out;
   if (traits.experts && !traits.expert_biases && PlanAllExperts(name, *layer, out)) return out;
   if (traits.delta_nets && PlanHfDelta(name, *layer, out)) return out;
+  if (traits.mamba && PlanHfMamba(name, *layer, out)) return out;
   if (traits.sinks && name == "self_attn.sinks") {
     out.gguf_name = fmt::format("blk.{}.attn_sinks.weight", *layer);
     return out;
@@ -298,6 +321,7 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
   out.is_conv = (gguf == "shortconv.conv" || gguf == "ssm_conv1d") && kind == "weight";
   if (traits.delta_nets) out.v_heads = VHeadsOf(gguf);
   out.is_row = gguf == "ffn_gate_inp_shexp" && kind == "weight";
+  out.is_grouped = traits.mamba && gguf == "ssm_norm";
   out.as_f32 = out.as_f32 || gguf == "ffn_gate_inp" || out.is_conv || out.is_row;
   out.permuted_q = traits.rope_interleaved && !traits.latent_kv && gguf == "attn_q";
   out.permuted_k = traits.rope_interleaved && gguf == "attn_k";

@@ -42,6 +42,9 @@ struct HfTensorPlan {
   bool is_row = false;    // [1, n], in GGUF a vector [n]
   bool is_kv_b = false;   // in GGUF k_b and, with the second name, v_b (hf_deepseek.h)
   bool is_log = false;    // GGUF holds -e^x
+  // Vectors [n] of Mamba-2: in GGUF a matrix [n, 1], or one of its groups [groups, n / groups].
+  bool is_column = false;
+  bool is_grouped = false;
   HfVHeads v_heads = HfVHeads::kNone;  // heads of v in GGUF's order
 };
 

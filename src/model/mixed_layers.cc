@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
-#include <optional>
 #include <vector>
 
 namespace baton::model {
@@ -13,31 +12,6 @@ using kv::KvLayout;
 namespace {
 
 constexpr std::string_view kKvHeads = "attention.head_count_kv";
-
-// A key that is a number for all layers, or a list of one for each.
-absl::StatusOr<std::vector<uint32_t>> UintPerLayer(const ArchitectureKeys& keys,
-                                                   std::string_view name, uint32_t num_layers,
-                                                   UintRange range) {
-  const std::string key = keys.Key(name);
-  const GgufValue* value = keys.file.FindValue(key);
-  if (value == nullptr || !value->is_array()) {
-    BATON_ASSIGN_OR_RETURN(const uint32_t number, keys.Uint(name, range));
-    return std::vector<uint32_t>(num_layers, number);
-  }
-  if (value->count() != num_layers) {
-    return InvalidArgument("key \"{}\" has {} numbers, the model has {} layers", key,
-                           value->count(), num_layers);
-  }
-  std::vector<uint32_t> out;
-  for (uint32_t i = 0; i < num_layers; ++i) {
-    const std::optional<uint64_t> number = value->At(i).value_or(GgufValue()).AsUint();
-    if (!number.has_value()) return InvalidArgument("key \"{}\": element {} is no number", key, i);
-    BATON_ASSIGN_OR_RETURN(const uint32_t ranged,
-                           ArchitectureKeys::Ranged(fmt::format("{}[{}]", key, i), *number, range));
-    out.push_back(ranged);
-  }
-  return out;
-}
 
 // A head size and that of V, which must be the same.
 absl::StatusOr<uint32_t> ReadHeadDim(const ArchitectureKeys& keys, std::string_view key_name,
@@ -56,7 +30,7 @@ absl::StatusOr<uint32_t> ReadHeadDim(const ArchitectureKeys& keys, std::string_v
 // One number of KV heads for local layers and one for the others.
 absl::Status ReadKvHeads(const ArchitectureKeys& keys, ModelConfig& config) {
   BATON_ASSIGN_OR_RETURN(const std::vector<uint32_t> heads,
-                         UintPerLayer(keys, kKvHeads, config.num_layers, {1, config.num_heads}));
+                         keys.UintPerLayer(kKvHeads, config.num_layers, {1, config.num_heads}));
   config.num_kv_heads = heads.back();  // of a layer that is not local
   config.local_kv_heads = config.num_kv_heads;
   const auto first = std::find(config.layer_is_local.begin(), config.layer_is_local.end(), true);
@@ -137,8 +111,8 @@ absl::Status ReadMixedHeads(const ArchitectureKeys& keys, ModelConfig& config) {
 }
 
 absl::Status ReadMixedFeedForward(const ArchitectureKeys& keys, ModelConfig& config) {
-  BATON_ASSIGN_OR_RETURN(config.ffn_sizes, UintPerLayer(keys, "feed_forward_length",
-                                                        config.num_layers, {1, kMaxFfnSize}));
+  BATON_ASSIGN_OR_RETURN(config.ffn_sizes, keys.UintPerLayer("feed_forward_length",
+                                                             config.num_layers, {1, kMaxFfnSize}));
   config.ffn_size = *std::max_element(config.ffn_sizes.begin(), config.ffn_sizes.end());
   return OkStatus();
 }
@@ -201,7 +175,7 @@ uint32_t ModelConfig::slice_kv_heads() const {
 
 uint32_t ModelConfig::NumSlices(uint32_t layer) const {
   if (IsConv(layer)) return conv_slices();
-  if (IsDelta(layer)) return 0;
+  if (IsDelta(layer) || IsFeedForward(layer)) return 0;
   return SharesKv(layer) ? 0 : KvSize(layer) / (slice_kv_heads() * slice_head_dim());
 }
 

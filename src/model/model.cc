@@ -22,7 +22,10 @@ Model::Model() = default;
 Model::~Model() = default;
 
 bool Model::computes_in_int16() const {
-  return weights_->layers.front().ffn.front().gate_up.uses_a16;
+  for (const LayerWeights& layer : weights_->layers) {
+    if (!layer.ffn.empty()) return layer.ffn.front().gate_up.uses_a16;
+  }
+  return weights_->layers.front().qkv.uses_a16;
 }
 
 size_t Model::weight_bytes() const { return weights_->bytes(); }

@@ -113,8 +113,8 @@ class Model final : public LoadedModel {
   // attended = each head's attn_v_b times what it attended.
   void ValuesOfLatents(const LayerWeights& weights, uint32_t rows);
   void RotateAndStore(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
-  // The gated delta net of a layer for all rows: the state moves on, the rows are in `attended`,
-  // and the layer's part of each copy is made.
+  // The gated delta net or Mamba-2 of a layer for all rows: the state moves on, the rows are in
+  // `attended`, and the layer's part of each copy is made.
   void MixDelta(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
   // Copies the layer's part of a span's state, as it is.
   void CopyState(uint32_t layer, const kernels::AttentionSpan& span, const kv::KvView& kv,
@@ -126,6 +126,8 @@ class Model final : public LoadedModel {
   kernels::ShortConvArgs ConvArgs(uint32_t layer, std::span<const kernels::AttentionSpan> spans,
                                   const kv::KvView& kv) const;
   void AttendAndFeedForward(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
+  // x += the branch of attention, a convolution or a net whose first product StoreKv computed.
+  void EndMixer(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
   void Attend(uint32_t layer, std::span<const kernels::AttentionSpan> spans, const kv::KvView& kv);
   // x += norm(group * input), the norm only where the architecture has one.
   void AddToResidual(const MatrixGroup& group, const float* input, uint32_t rows,
@@ -143,7 +145,7 @@ class Model final : public LoadedModel {
   void RouteRows(const LayerWeights& weights, uint32_t rows);
   // Sorts the (row, expert) pairs of the batch by expert.
   void SortPairs(uint32_t rows);
-  // gated = activation(gate of input) * (up of input).
+  // gated = activation(gate of input) * (up of input), or without a gate activation(up of input).
   void Gate(const FeedForwardWeights& weights, const float* input, uint32_t rows);
   // Moves the wanted rows of the residual stream, of the first product of the last layer that
   // stores K and V, and of the per-layer vectors to the front.

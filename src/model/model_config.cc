@@ -279,11 +279,11 @@ absl::Status ReadHeads(const ArchitectureKeys& keys, ModelConfig& config) {
   if (config.traits->latent_kv) return ReadLatentHeads(keys, config);
   BATON_ASSIGN_OR_RETURN(config.num_heads,
                          keys.EqualUint("attention.head_count", config.num_layers, {1, kMaxHeads}));
-  config.num_kv_heads = config.num_heads;
+  if (!config.traits->mamba) config.num_kv_heads = config.num_heads;
   if (config.traits->mixed_layers) return ReadMixedHeads(keys, config);
   if (config.traits->short_convs) {
     BATON_RETURN_IF_ERROR(ReadConvLayers(keys, config));
-  } else if (keys.file.FindValue(keys.Key(kKvHeads)) != nullptr) {
+  } else if (!config.traits->mamba && keys.file.FindValue(keys.Key(kKvHeads)) != nullptr) {
     BATON_ASSIGN_OR_RETURN(config.num_kv_heads,
                            keys.EqualUint(kKvHeads, config.num_layers, {1, config.num_heads}));
   }
@@ -311,6 +311,12 @@ absl::Status ReadHeads(const ArchitectureKeys& keys, ModelConfig& config) {
 
 absl::Status ReadRope(const ArchitectureKeys& keys, ModelConfig& config) {
   constexpr std::string_view kDims = "rope.dimension_count";
+  if (!config.traits->rotates) {  // files state numbers of a rotation that is not computed
+    config.rope_base = config.traits->hf_rope_base;
+    config.rope_dims = config.head_dim;
+    config.rope_interleaved = false;
+    return OkStatus();
+  }
   BATON_ASSIGN_OR_RETURN(config.rope_base, keys.RopeBase("rope.freq_base"));
   BATON_ASSIGN_OR_RETURN(config.rope_dims,
                          keys.UintOr(kDims, config.head_dim, {2, config.head_dim}));
@@ -468,6 +474,7 @@ absl::Status ReadTemperature(const ArchitectureKeys& keys, ModelConfig& config) 
 }
 
 absl::Status ReadFeedForward(const ArchitectureKeys& keys, ModelConfig& config) {
+  if (config.traits->mamba) return OkStatus();  // ReadMambaLayers
   if (config.traits->mixed_layers) return ReadMixedFeedForward(keys, config);
   if (config.traits->scored_experts) return ReadScoredExperts(keys, config);
   if (!config.traits->experts) {
@@ -537,6 +544,7 @@ std::string CanonicalExtras(const ModelConfig& config) {
                        delta.num_v_heads, delta.v_dim, delta.num_taps);
     for (bool is_delta : config.layer_is_delta) out += is_delta ? '1' : '0';
   }
+  if (config.traits->mamba) out += fmt::format(" ffn_sizes={}", fmt::join(config.ffn_sizes, ","));
   if (!config.layer_is_conv.empty()) {
     out += fmt::format(" conv_taps={} convolutions=", config.conv_taps);
     for (bool conv : config.layer_is_conv) out += conv ? '1' : '0';
@@ -589,6 +597,7 @@ uint32_t ModelConfig::FirstSlice(uint32_t layer) const {
 
 uint64_t ModelConfig::WeightsPerRow() const {
   if (local_head_dim != 0) return MixedWeightsPerRow(*this);
+  if (traits->mamba) return MambaWeightsPerRow(*this);
   const uint64_t hidden = hidden_size;
   const uint64_t num_ffn = num_experts == 0 ? 1 : num_experts_used;
   const uint64_t latents =
@@ -621,6 +630,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   BATON_ASSIGN_OR_RETURN(config.num_layers, keys.Uint("block_count", {1, kMaxLayers}));
   BATON_ASSIGN_OR_RETURN(config.hidden_size, keys.Uint("embedding_length", {1, kMaxHiddenSize}));
   if (config.traits->delta_nets) BATON_RETURN_IF_ERROR(ReadDeltaNets(file, config));
+  if (config.traits->mamba) BATON_RETURN_IF_ERROR(ReadMambaLayers(file, config));
   BATON_RETURN_IF_ERROR(ReadFeedForward(keys, config));
   BATON_ASSIGN_OR_RETURN(const uint64_t context, file.Uint(keys.Key("context_length")));
   if (context < kMinContextTokens) {

@@ -92,8 +92,8 @@ struct ModelConfig {
   // can have one.
   std::vector<bool> layer_is_conv;  // [num_layers] or empty
   uint32_t conv_taps = 0;           // tokens that a convolution sees, its own included
-  // Layers with a gated delta net instead of attention (traits->delta_nets); empty when no layer
-  // can have one. They keep a fixed state for each sequence, and no K and V.
+  // Layers with a gated delta net (traits->delta_nets), or of Mamba-2 (traits->mamba), instead of
+  // attention; empty when no layer can be one. They keep a fixed state for each sequence, no K, V.
   std::vector<bool> layer_is_delta;  // [num_layers] or empty
   kernels::DeltaShape delta;
   // Layers of multi-token prediction at the file's end, beyond num_layers: read past.
@@ -108,8 +108,9 @@ struct ModelConfig {
   // So many last layers have no K and V of their own. Each reads what the last layer of its kind
   // before them stored.
   uint32_t num_shared_layers = 0;
-  bool key_is_value = false;        // layers that are not local: V is K before its norm
-  std::vector<uint32_t> ffn_sizes;  // [num_layers]; empty where every layer has ffn_size
+  bool key_is_value = false;  // layers that are not local: V is K before its norm
+  // [num_layers]; empty where every layer has ffn_size. 0: it has none (traits->mamba).
+  std::vector<uint32_t> ffn_sizes;
   // Elements of the vector that each token gives each layer (per_layer_token_embd); 0: none.
   uint32_t per_layer_size = 0;
   float logit_softcap = 0;  // logits become cap * tanh(logit / cap); 0: they stay
@@ -184,12 +185,13 @@ struct ModelConfig {
   }
   bool IsConv(uint32_t layer) const { return !layer_is_conv.empty() && layer_is_conv[layer]; }
   bool IsDelta(uint32_t layer) const { return !layer_is_delta.empty() && layer_is_delta[layer]; }
-  bool IsAttention(uint32_t layer) const { return !IsConv(layer) && !IsDelta(layer); }
+  bool IsFeedForward(uint32_t layer) const { return traits->mamba && ffn_sizes[layer] > 0; }
+  bool IsAttention(uint32_t layer) const {
+    return !IsConv(layer) && !IsDelta(layer) && !IsFeedForward(layer);
+  }
   uint32_t num_conv_layers() const;
   uint32_t num_delta_layers() const;
-  uint32_t num_attention_layers() const {
-    return num_layers - num_conv_layers() - num_delta_layers();
-  }
+  uint32_t num_attention_layers() const;
   // Columns of a layer's first product: q, k, v and the gate where there is one; the b, c and x of
   // a convolution; the input of a gated delta net; the queries over latent rows, if need be before
   // their second product.
@@ -197,6 +199,7 @@ struct ModelConfig {
     if (latent_dim > 0) return q_rank > 0 ? q_rank : latent_q_size();
     if (IsDelta(layer)) return delta.input_size();
     if (IsConv(layer)) return 3 * hidden_size;
+    if (IsFeedForward(layer)) return 0;
     const uint32_t gate = traits->output_gate ? QSize(layer) : 0;
     return QSize(layer) + (SharesKv(layer) ? 0 : 2 * KvSize(layer)) + gate;
   }
@@ -204,18 +207,17 @@ struct ModelConfig {
   uint32_t mixed_size(uint32_t layer) const {
     if (latent_dim > 0) return num_heads * value_dim;
     if (IsDelta(layer)) return delta.value_size();
-    return IsConv(layer) ? hidden_size : QSize(layer);
+    return IsFeedForward(layer) ? 0 : IsConv(layer) ? hidden_size : QSize(layer);
   }
   // A KV block of n slices holds n times K and V of one token and layer of attention, for each of
   // its tokens. A layer's slices follow one another: one of attention, as many as `hidden_size`
-  // elements need of a convolution, which stores its inputs, none of a gated delta net.
-  // FirstSlice(num_layers) is n.
+  // elements need of a convolution, which stores its inputs, else none. FirstSlice(num_layers) = n.
   // Where the heads of layers differ, a slice holds the largest part that all layers are whole
   // numbers of: heads of `slice_head_dim` elements, `slice_kv_heads` of them.
   uint32_t conv_slices() const { return (hidden_size - 1) / (2 * kv_size()) + 1; }
   uint32_t slice_head_dim() const;
   uint32_t slice_kv_heads() const;
-  // Slices of `layer`; 0 of a gated delta net, and where it shares another layer's.
+  // Slices of `layer`; 0 where it stores no K and V, and where it shares another layer's.
   uint32_t NumSlices(uint32_t layer) const;
   uint32_t FirstSlice(uint32_t layer) const;
   uint32_t num_slices() const { return FirstSlice(num_layers); }

@@ -1,4 +1,4 @@
-// Layers with a gated delta net, and the fixed states that they keep.
+// Layers with a gated delta net or of Mamba-2, and the fixed states that they keep.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -73,6 +73,8 @@ void Model::MixDelta(uint32_t layer, const LayerRows& rows, const KvView& kv) {
   args.dt_bias = weights.dt_bias.data();
   args.norm = weights.delta_norm.data();
   args.eps = config_.rms_epsilon;
+  args.conv_bias = weights.conv_bias.empty() ? nullptr : weights.conv_bias.data();
+  args.skips = weights.skips.empty() ? nullptr : weights.skips.data();
   args.out = workspace_->attended;
   if (rows.copies.empty()) return ops_->gated_delta(*pool_, args);
   // No bit depends on where a span is cut. The rows up to each copy are computed, then the rest.

@@ -87,6 +87,7 @@ void Model::StoreKv(uint32_t layer, const LayerRows& rows, const KvView& kv) {
   const uint32_t hidden = config_.hidden_size;
   const uint32_t stride = config_.projected_size(layer);
   const float eps = config_.rms_epsilon;
+  if (config_.IsFeedForward(layer)) return;  // its rows read no other row
   if (config_.traits->pre_norms) {
     ops_->rms_norm(*pool_, {ws.x, weights.attn_norm.data(), rows.num_rows, hidden, eps, ws.normed});
   }
@@ -162,7 +163,7 @@ void Model::RotateAndStore(uint32_t layer, const LayerRows& rows, const KvView& 
   if (config_.temperature_beta != 0.0f) ScaleQueries(config_, rows.spans, *pool_, ws.qkv);
 }
 
-void Model::AttendAndFeedForward(uint32_t layer, const LayerRows& layer_rows, const KvView& kv) {
+void Model::EndMixer(uint32_t layer, const LayerRows& layer_rows, const KvView& kv) {
   const std::span<const AttentionSpan> spans = layer_rows.spans;
   const uint32_t rows = layer_rows.num_rows;
   ModelWorkspace& ws = *workspace_;
@@ -182,6 +183,14 @@ void Model::AttendAndFeedForward(uint32_t layer, const LayerRows& layer_rows, co
   if (config_.traits->output_bias) {
     ops_->add_bias(*pool_, ws.x, weights.output_bias.data(), rows, config_.hidden_size);
   }
+}
+
+void Model::AttendAndFeedForward(uint32_t layer, const LayerRows& layer_rows, const KvView& kv) {
+  const uint32_t rows = layer_rows.num_rows;
+  ModelWorkspace& ws = *workspace_;
+  const LayerWeights& weights = weights_->layers[layer];
+  if (!config_.IsFeedForward(layer)) EndMixer(layer, layer_rows, kv);
+  if (weights.ffn.empty()) return;
   if (config_.traits->pre_norms) {
     ops_->rms_norm(*pool_, {ws.x, weights.ffn_norm.data(), rows, config_.hidden_size,
                             config_.rms_epsilon, ws.normed});
@@ -239,6 +248,12 @@ void Model::AddToResidual(const MatrixGroup& group, const float* input, uint32_t
 void Model::Gate(const FeedForwardWeights& weights, const float* input, uint32_t rows) {
   ModelWorkspace& ws = *workspace_;
   const MatMulRunner run{*ops_, *pool_, ws};
+  if (config_.traits->activation == GateActivation::kReluSquared) {
+    const uint32_t n = weights.gate_up.n;
+    run.MatMul(weights.gate_up, {input, rows, config_.hidden_size},
+               {ws.gated, n, Epilogue::kStore});
+    return ops_->relu_squared(*pool_, ws.gated, size_t{rows} * n);
+  }
   const uint32_t width = weights.gate_up.n / 2;
   run.MatMul(weights.gate_up, {input, rows, config_.hidden_size},
              {ws.gate_up, 2 * width, Epilogue::kStore});
@@ -254,6 +269,8 @@ void Model::Gate(const FeedForwardWeights& weights, const float* input, uint32_t
       break;
     case GateActivation::kClampedSwiglu:
       ops_->clamped_swiglu(*pool_, ws.gate_up, rows, width, ws.gated);
+      break;
+    case GateActivation::kReluSquared:  // without a gate: above
       break;
   }
 }

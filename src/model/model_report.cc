@@ -108,13 +108,20 @@ std::string ExpertsText(const ModelConfig& config) {
   return out;
 }
 
-// Lines about the layers of a model with gated delta nets.
+// Lines about the layers of a model with a recurrence: gated delta nets or Mamba-2.
 std::string DeltaNetsText(const ModelConfig& config) {
   const kernels::DeltaShape& delta = config.delta;
+  const bool is_mamba = config.traits->mamba;
   std::string out =
-      fmt::format("delta nets    in {} of {} layers, {} heads of {} x {}, {} tokens convolved\n",
-                  config.num_delta_layers(), config.num_layers, delta.num_v_heads, delta.k_dim,
-                  delta.v_dim, delta.num_taps);
+      fmt::format("{}    in {} of {} layers, {} heads of {} x {}, {} tokens convolved\n",
+                  is_mamba ? "Mamba-2   " : "delta nets", config.num_delta_layers(),
+                  config.num_layers, delta.num_v_heads, delta.k_dim, delta.v_dim, delta.num_taps);
+  if (is_mamba) {
+    out += fmt::format(
+        "              attention in {} layers, feed-forward layers alone in {}\n",
+        config.num_attention_layers(),
+        config.num_layers - config.num_attention_layers() - config.num_delta_layers());
+  }
   if (config.num_mtp_layers > 0) {
     out += fmt::format("prediction    {} layer(s) of several tokens at once are not used\n",
                        config.num_mtp_layers);
@@ -157,7 +164,7 @@ std::string ExtrasText(const ModelConfig& config) {
         config.num_conv_layers(), config.num_layers, config.conv_taps,
         layout.BytesPerToken() / layout.num_layers * num_slices, layout.BytesPerToken());
   }
-  if (config.traits->delta_nets) out += DeltaNetsText(config);
+  if (!config.layer_is_delta.empty()) out += DeltaNetsText(config);
   if (config.traits->multipliers) {
     out += fmt::format("scales        embedding {}, attention {}, branches {}, logits 1 / {}\n",
                        config.embedding_scale * config.branch_scale, config.attention_scale,
@@ -216,10 +223,11 @@ std::string ConfigText(const GgufFile& file, const ModelConfig& config) {
       fmt::format("architecture  {}: {} layers, hidden {}, ffn {}, {} heads of {}, {} kv heads\n",
                   config.architecture, config.num_layers, config.hidden_size, config.ffn_size,
                   config.num_heads, config.head_dim, config.num_kv_heads);
-  out += fmt::format("rope          base {}, {} of {} elements, {}{}\n", config.rope_base,
-                     config.rope_dims, config.head_dim,
-                     config.rope_interleaved ? "interleaved" : "halves",
-                     config.has_rope_factors ? ", frequency factors" : "");
+  out += config.traits->rotates ? fmt::format("rope          base {}, {} of {} elements, {}{}\n",
+                                              config.rope_base, config.rope_dims, config.head_dim,
+                                              config.rope_interleaved ? "interleaved" : "halves",
+                                              config.has_rope_factors ? ", frequency factors" : "")
+                                : "rope          none: positions change no layer\n";
   out += ExtrasText(config);
   if (config.traits->mixed_layers) out += MixedLayersText(config, file);
   out += fmt::format("context       {} tokens\n", config.context_length);

@@ -61,7 +61,7 @@ void FillUnrotated(std::span<float> cos_sin) {
 
 absl::Status FillRopeTable(const ModelConfig& config, const RopeTableKind& kind,
                            std::span<float> cos_sin) {
-  if (kind.is_second && !config.layer_is_unrotated.empty()) {
+  if (!config.traits->rotates || (kind.is_second && !config.layer_is_unrotated.empty())) {
     FillUnrotated(cos_sin);
     return OkStatus();
   }

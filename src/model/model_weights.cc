@@ -462,6 +462,53 @@ absl::Status LoadDeltaNet(const LayerTensors& tensors, ThreadPool& pool, LayerWe
   return OkStatus();
 }
 
+// Channels x | B | C of rows in DeltaShape's order: C | B | x.
+void OrderChannels(size_t value_size, size_t channels, std::vector<float>& rows) {
+  const auto values = static_cast<std::ptrdiff_t>(value_size);
+  const auto all = static_cast<std::ptrdiff_t>(channels);
+  const std::ptrdiff_t keys = (all - values) / 2;
+  for (auto row = rows.begin(); row != rows.end(); row += all) {
+    std::rotate(row, row + values + keys, row + all);         // C | x | B
+    std::rotate(row + keys, row + keys + values, row + all);  // C | B | x
+  }
+}
+
+// A layer of Mamba-2 as a net of DeltaRule::kAdd. The rows of its first product are z | x | B | C |
+// dt; the columns of decay have none.
+absl::Status LoadMamba(const LayerTensors& tensors, ThreadPool& pool, LayerWeights& out) {
+  const GgufTensor* in = tensors.mamba_in;
+  const auto heads = static_cast<uint32_t>(tensors.dt_bias->dims[0]);
+  const auto channels = static_cast<uint32_t>(tensors.delta_taps->dims[1]);
+  const auto values = static_cast<uint32_t>(tensors.delta_out->dims[0]);
+  const uint32_t keys = (channels - values) / 2;
+  BATON_RETURN_IF_ERROR(LoadTaps(*tensors.delta_taps, pool, out));
+  OrderChannels(values, channels, out.conv_taps);
+  if (tensors.conv_bias != nullptr) {
+    out.conv_bias = FloatsOf(*tensors.conv_bias);
+    OrderChannels(values, channels, out.conv_bias);
+  }
+  for (const GgufTensor* vector : {tensors.delta_rates, tensors.skips, tensors.delta_norm}) {
+    BATON_RETURN_IF_ERROR(CheckPart(WholeOf(vector), pool));  // these have two dimensions
+  }
+  out.delta_rates = FloatsOf(*tensors.delta_rates);
+  out.skips = FloatsOf(*tensors.skips);
+  out.delta_norm = FloatsOf(*tensors.delta_norm);
+  out.dt_bias = FloatsOf(*tensors.dt_bias);
+  const TensorPart parts[] = {{in, values + channels - keys, keys},
+                              {in, values + channels - 2 * keys, keys},
+                              {in, values, values},
+                              {in, 0, values},
+                              {in, values + channels, heads}};
+  absl::StatusOr<MatrixGroup> packed = PackGroup(parts, pool);
+  if (!packed.ok()) {  // the error of the whole has the row's number in the file
+    const absl::Status whole = PackOne(WholeOf(in), pool).status();
+    return whole.ok() ? packed.status() : whole;
+  }
+  out.qkv = *std::move(packed);
+  BATON_ASSIGN_OR_RETURN(out.attn_output, PackOne(WholeOf(tensors.delta_out), pool));
+  return OkStatus();
+}
+
 absl::Status LoadConvolution(const LayerTensors& tensors, ThreadPool& pool, LayerWeights& out) {
   BATON_RETURN_IF_ERROR(LoadTaps(*tensors.conv_taps, pool, out));
   BATON_ASSIGN_OR_RETURN(out.qkv, PackOne(WholeOf(tensors.conv_in), pool));
@@ -471,9 +518,11 @@ absl::Status LoadConvolution(const LayerTensors& tensors, ThreadPool& pool, Laye
 
 absl::Status LoadMixer(const LayerTensors& tensors, const TensorPlan& plan, ThreadPool& pool,
                        LayerWeights& out) {
+  if (tensors.mamba_in != nullptr) return LoadMamba(tensors, pool, out);
   if (tensors.delta_out != nullptr) return LoadDeltaNet(tensors, pool, out);
   if (tensors.conv_in != nullptr) return LoadConvolution(tensors, pool, out);
   if (tensors.kv_a != nullptr) return LoadLatentAttention(tensors, plan.latent, pool, out);
+  if (tensors.attn_output == nullptr) return OkStatus();  // a feed-forward layer alone
   return LoadAttention(tensors, plan.head_order, pool, out);
 }
 
@@ -496,7 +545,8 @@ absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, const Tensor
   CopyVectors(tensors, out);
   BATON_RETURN_IF_ERROR(LoadPerLayer(tensors, pool, out));
   BATON_RETURN_IF_ERROR(LoadMixer(tensors, plan, pool, out));
-  out.ffn.resize(tensors.down->dims[2]);  // 1 where there are no experts
+  if (tensors.down == nullptr) return out;  // attention or Mamba-2 alone
+  out.ffn.resize(tensors.down->dims[2]);    // 1 where there are no experts
   for (size_t e = 0; e < out.ffn.size(); ++e) {
     BATON_ASSIGN_OR_RETURN(out.ffn[e], LoadFeedForward(tensors, e, pool));
   }
@@ -568,9 +618,10 @@ size_t LayerWeights::bytes() const {
   for (const MatrixGroup& head : k_b) total += head.bytes();
   for (const MatrixGroup& head : v_b) total += head.bytes();
   for (const std::vector<float>* values :
-       {&attn_norm, &ffn_norm, &qkv_bias, &q_norm, &k_norm, &post_attn_norm, &post_ffn_norm, &sinks,
-        &output_bias, &router_bias, &conv_taps, &choice_bias, &kv_a_norm, &q_a_norm,
-        &post_per_layer, &v_norm, &delta_rates, &dt_bias, &delta_norm}) {
+       {&attn_norm,     &ffn_norm,  &qkv_bias,       &q_norm,      &k_norm,      &post_attn_norm,
+        &post_ffn_norm, &sinks,     &output_bias,    &router_bias, &conv_taps,   &choice_bias,
+        &kv_a_norm,     &q_a_norm,  &post_per_layer, &v_norm,      &delta_rates, &dt_bias,
+        &delta_norm,    &conv_bias, &skips}) {
     total += VectorBytes(*values);
   }
   return total;

@@ -54,9 +54,9 @@ class MappedRows {
   GgufMemory memory_;  // holds bytes_
 };
 
-// A gated feed-forward layer.
+// A feed-forward layer, gated or not.
 struct FeedForwardWeights {
-  MatrixGroup gate_up;  // [2 * ffn, hidden]
+  MatrixGroup gate_up;  // [2 * ffn, hidden]; of GateActivation::kReluSquared [ffn, hidden]
   MatrixGroup down;     // [hidden, ffn]
   // Empty unless the experts of the architecture have them.
   std::vector<float> gate_up_bias;  // [2 * ffn]
@@ -66,11 +66,11 @@ struct FeedForwardWeights {
 // The weights of one transformer layer.
 struct LayerWeights {
   std::vector<float> attn_norm;  // [hidden], empty without pre_norms
-  // The first and the last product of attention, of a convolution or of a gated delta net.
-  MatrixGroup qkv;              // [projected_size, hidden] (ModelConfig)
+  // The first and the last product of attention, of a convolution or of a net with a fixed state.
+  MatrixGroup qkv;              // [projected_size, hidden] (ModelConfig); of Mamba-2 fewer columns
   MatrixGroup attn_output;      // [hidden, mixed_size]
   std::vector<float> ffn_norm;  // [hidden], empty without pre_norms
-  // One feed-forward layer, or one for each expert.
+  // One feed-forward layer, or one for each expert; none of traits->mamba's other layers.
   std::vector<FeedForwardWeights> ffn;
   // Empty unless the architecture has them.
   std::vector<float> qkv_bias;        // [qkv_size]
@@ -81,7 +81,9 @@ struct LayerWeights {
   std::vector<float> conv_taps;       // [taps, hidden]; of a gated delta net [taps, channels]
   std::vector<float> delta_rates;     // [v heads]
   std::vector<float> dt_bias;         // [v heads]
-  std::vector<float> delta_norm;      // [v_dim]
+  std::vector<float> delta_norm;      // [v_dim]; of Mamba-2 [value_size]
+  std::vector<float> conv_bias;       // [channels], of Mamba-2
+  std::vector<float> skips;           // [v heads], of Mamba-2
   MatrixGroup router;                 // [experts, hidden]
   std::vector<float> sinks;           // [heads]
   std::vector<float> output_bias;     // [hidden]

@@ -146,9 +146,31 @@ struct LayerPlanner {
         layer, is_delta ? "a gated delta net" : "one of attention", other);
   }
 
+  absl::Status CheckMambaKind() const {
+    const std::string_view own = config.IsDelta(layer)         ? "ssm_in"
+                                 : config.IsFeedForward(layer) ? "ffn_up"
+                                                               : "attn_q";
+    for (const std::string_view part : {"ssm_in", "ffn_up", "attn_q"}) {
+      if (part == own || !finder.Has(Name(part))) continue;
+      return InvalidArgument(
+          "{} makes layer {} {}, but it has the tensor \"{}\"",
+          finder.is_folder()
+              ? "\"hybrid_override_pattern\" (or \"layers_block_type\")"
+              : fmt::format("keys \"{0}.feed_forward_length\" and \"{0}.attention.head_count_kv\"",
+                            config.architecture),
+          layer,
+          config.IsDelta(layer)         ? "one of Mamba-2"
+          : config.IsFeedForward(layer) ? "a feed-forward layer"
+                                        : "one of attention",
+          Name(part));
+    }
+    return OkStatus();
+  }
+
   // The keys that name the kinds of layers agree with the tensors that the layer has.
   absl::Status CheckKind() const {
     if (config.traits->delta_nets) return CheckDeltaKind();
+    if (config.traits->mamba) return CheckMambaKind();
     if (!config.traits->short_convs) return OkStatus();
     const bool is_conv = config.IsConv(layer);
     const std::string other = Name(is_conv ? "attn_q" : "shortconv.in_proj");
@@ -289,6 +311,32 @@ struct LayerPlanner {
     return OkStatus();
   }
 
+  absl::Status Mamba(LayerTensors& out) const {
+    const uint32_t hidden = config.hidden_size;
+    const kernels::DeltaShape& shape = config.delta;
+    const uint32_t heads = shape.num_v_heads;
+    const uint32_t channels = shape.num_channels();
+    const uint32_t groups = shape.num_k_heads;
+    BATON_RETURN_IF_ERROR(Vector(out.attn_norm, Name("attn_norm"), hidden));
+    BATON_ASSIGN_OR_RETURN(out.mamba_in,
+                           finder.Matrix(Name("ssm_in"), shape.input_size() - heads, hidden));
+    BATON_ASSIGN_OR_RETURN(out.delta_taps,
+                           finder.FloatMatrix(Name("ssm_conv1d"), channels, shape.num_taps));
+    if (finder.Has(Name("ssm_conv1d", "bias"))) {
+      BATON_RETURN_IF_ERROR(Vector(out.conv_bias, Name("ssm_conv1d", "bias"), channels));
+    }
+    BATON_RETURN_IF_ERROR(Vector(out.dt_bias, Name("ssm_dt", "bias"), heads));
+    BATON_ASSIGN_OR_RETURN(out.delta_rates,
+                           finder.FloatMatrix(fmt::format("blk.{}.ssm_a", layer), heads, 1));
+    BATON_ASSIGN_OR_RETURN(out.skips,
+                           finder.FloatMatrix(fmt::format("blk.{}.ssm_d", layer), heads, 1));
+    BATON_ASSIGN_OR_RETURN(
+        out.delta_norm, finder.FloatMatrix(Name("ssm_norm"), groups, shape.value_size() / groups));
+    BATON_ASSIGN_OR_RETURN(out.delta_out,
+                           finder.Matrix(Name("ssm_out"), hidden, shape.value_size()));
+    return OkStatus();
+  }
+
   absl::Status Attention(LayerTensors& out) const {
     if (config.traits->mixed_layers) return MixedAttention(out);
     if (config.traits->latent_kv) return LatentAttention(out);
@@ -330,6 +378,16 @@ struct LayerPlanner {
     return Vector(out.post_ffn_norm, Name("post_ffw_norm"), hidden);
   }
 
+  // A layer of its own: one product, squares of what is positive, another product.
+  absl::Status FeedForwardAlone(LayerTensors& out) const {
+    const uint32_t hidden = config.hidden_size;
+    const uint32_t ffn = config.FfnSize(layer);
+    BATON_RETURN_IF_ERROR(Vector(out.ffn_norm, Name("attn_norm"), hidden));
+    BATON_ASSIGN_OR_RETURN(out.gate_up, finder.Matrix(Name("ffn_up"), ffn, hidden));
+    BATON_ASSIGN_OR_RETURN(out.down, finder.Matrix(Name("ffn_down"), hidden, ffn));
+    return OkStatus();
+  }
+
   absl::Status FeedForward(LayerTensors& out) const {
     const uint32_t hidden = config.hidden_size;
     const uint32_t ffn = config.FfnSize(layer);
@@ -364,6 +422,18 @@ struct LayerPlanner {
     BATON_ASSIGN_OR_RETURN(out.down_bias,
                            finder.FloatMatrix(Name("ffn_down_exps", "bias"), count, hidden));
     return OkStatus();
+  }
+
+  absl::Status All(LayerTensors& out) const {
+    if (config.traits->mamba) {
+      return config.IsDelta(layer)         ? Mamba(out)
+             : config.IsFeedForward(layer) ? FeedForwardAlone(out)
+                                           : Attention(out);
+    }
+    BATON_RETURN_IF_ERROR(config.IsDelta(layer)  ? DeltaNet(out)
+                          : config.IsConv(layer) ? Convolution(out)
+                                                 : Attention(out));
+    return FeedForward(out);
   }
 };
 
@@ -413,10 +483,7 @@ absl::StatusOr<TensorPlan> PlanTensors(const GgufFile& file, const ModelConfig& 
     LayerTensors tensors;
     const LayerPlanner planner{finder, config, layer};
     BATON_RETURN_IF_ERROR(planner.CheckKind());
-    BATON_RETURN_IF_ERROR(config.IsDelta(layer)  ? planner.DeltaNet(tensors)
-                          : config.IsConv(layer) ? planner.Convolution(tensors)
-                                                 : planner.Attention(tensors));
-    BATON_RETURN_IF_ERROR(planner.FeedForward(tensors));
+    BATON_RETURN_IF_ERROR(planner.All(tensors));
     plan.layers.push_back(tensors);
   }
   for (uint32_t i = 0; i < config.num_mtp_layers; ++i) finder.ReadPast(config.num_layers + i);

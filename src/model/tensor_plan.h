@@ -59,9 +59,15 @@ struct LayerTensors {
   const GgufTensor* dt_bias = nullptr;      // [v heads] F32
   const GgufTensor* delta_norm = nullptr;   // [v_dim] F32
   const GgufTensor* delta_out = nullptr;    // [hidden, value_size]
+  // A layer of Mamba-2 (traits->mamba) has delta_taps, delta_rates (as skips), dt_bias, delta_norm
+  // (one of groups, [groups, value_size / groups]) and delta_out, and these.
+  const GgufTensor* mamba_in = nullptr;   // [input_size - v heads, hidden]: z, x, B, C, dt
+  const GgufTensor* conv_bias = nullptr;  // [channels] F32: x, B, C; null without
+  const GgufTensor* skips = nullptr;      // [v heads, 1] F32
   // Matrices that the file holds as one (traits->fused_projections); q, k, v, gate and up are null.
-  const GgufTensor* qkv = nullptr;      // [qkv_size, hidden]
-  const GgufTensor* gate_up = nullptr;  // [2 * ffn, hidden]; of experts [experts, 2 * ffn, hidden]
+  const GgufTensor* qkv = nullptr;  // [qkv_size, hidden]
+  // [2 * ffn, hidden]; of experts [experts, 2 * ffn, hidden]; without a gate [ffn, hidden].
+  const GgufTensor* gate_up = nullptr;
   // Multi-head latent attention (traits->latent_kv): q holds all queries, or with q_rank q_a is
   // their first product and q_b the second. Of kv_b, the rows of each head are those of k_b
   // transposed and then those of v_b; a file has kv_b or both others.

@@ -72,8 +72,8 @@ StatusOr<std::string> WeightsId(const std::string& path) {
 
 // Both forms of one model give the same prompt tokens and the same weights, so the same text.
 TEST_F(ConvertCommandTest, AFolderBecomesAFileOfTheSameModel) {
-  for (const char* name :
-       {"tiny_qwen2", "tiny_gemma3", "tiny_llama_llama3", "tiny_qwen3moe", "tiny_qwen35moe"}) {
+  for (const char* name : {"tiny_qwen2", "tiny_gemma3", "tiny_llama_llama3", "tiny_qwen3moe",
+                           "tiny_qwen35moe", "tiny_nemotron_h"}) {
     const std::string out = Out(std::string(name) + ".gguf");
     ASSERT_EQ(RunConvert({GoldenPath(name), out, "--type=bf16"}), kExitOk) << name;
     const auto spec = SpecOf(out);

@@ -1,7 +1,7 @@
-"""A model whose layers are mostly gated delta nets: each sequence has a fixed state beside its KV,
-which every token moves on, so that no cut, batch, worker, grammar, choice or lost worker changes a
-bit. The feed-forward layers of one are dense, those of the other experts: no bit depends on which
-rows share an expert."""
+"""A model whose layers are mostly gated delta nets, or of Mamba-2: each sequence has a fixed state
+beside its KV, which every token moves on, so that no cut, batch, worker, grammar, choice or lost
+worker changes a bit. The feed-forward layers of one are experts: no bit depends on which rows share
+an expert."""
 
 import random
 from pathlib import Path
@@ -20,39 +20,45 @@ from same_bits import (
 )
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-# Both have the same attention and the same states.
-DENSE, EXPERTS = "qwen35", "qwen35moe"
+DENSE, EXPERTS, MAMBA = "qwen35", "qwen35moe", "nemotron_h"
 BLOCK = 16
-# One layer of attention: K and V of 16 elements in bf16, or in q8 with a scale of two bytes each.
-# The states of four delta nets, matrices of 4 x 16 x 32 and the last 3 tokens of 192 channels in
-# fp32, lie in its slices.
-KV_BYTES_PER_TOKEN = 2 * 16 * 2
-Q8_BYTES_PER_TOKEN = 2 * (16 + 2)
-STATE_BYTES = 4 * (4 * 16 * 32 + 3 * 192) * 4
+# Layers of attention, and the states in the slices of one: the two first have four delta nets, the
+# last has two layers of Mamba-2 before each of its two layers of attention, or after both.
+ATTENTION = {DENSE: 1, EXPERTS: 1, MAMBA: 2}
+STATES = {DENSE: 4, EXPERTS: 4, MAMBA: 2}
+# K and V of 16 elements in bf16, or in q8 with a scale of two bytes each.
+BYTES_PER_ROW = 2 * 16 * 2
+Q8_BYTES_PER_ROW = 2 * (16 + 2)
+# A matrix of 4 x 16 x 32 and the last 3 tokens of 192 channels in fp32.
+STATE_BYTES = (4 * 16 * 32 + 3 * 192) * 4
 # Around the reach of a convolution, blocks, tiles and splits.
 LENGTHS = [1, 2, 3, 4, BLOCK - 1, BLOCK, BLOCK + 1, BLOCK + 2, 33, 63, 64, 65, 255, 256, 257, 400]
 
 
-def state_blocks(kv_bytes_per_token=KV_BYTES_PER_TOKEN):
-    return -(-STATE_BYTES // (BLOCK * kv_bytes_per_token))
+def state_blocks(name, bytes_per_row=BYTES_PER_ROW):
+    return -(-STATES[name] * STATE_BYTES // (BLOCK * bytes_per_row))
 
 
-# The pool holds two sequences of 512 tokens.
-TWO_SEQUENCES = 2 * (512 // BLOCK + state_blocks()) + 2
+def two_sequences(name):
+    """Memory for two sequences of 512 tokens: a block's place in the pool has 4 KiB."""
+    return f"{(2 * (512 // BLOCK + state_blocks(name)) + 2) * 4}KiB"
 
 
 def requests(num_tokens=12):
     return requests_of(LENGTHS, num_tokens)
 
 
-@pytest.fixture(scope="module", params=[DENSE, EXPERTS])
+@pytest.fixture(scope="module", params=[DENSE, EXPERTS, MAMBA])
 def name(request):
     return request.param
 
 
-# For tests of what does not differ: the second of the two is long.
+# For tests of what does not differ: the others are long.
 FIRST_AT_EVERY_COMMIT = pytest.mark.parametrize(
-    "name", [DENSE, pytest.param(EXPERTS, marks=pytest.mark.long)], indirect=True, scope="module"
+    "name",
+    [DENSE, *(pytest.param(name, marks=pytest.mark.long) for name in (EXPERTS, MAMBA))],
+    indirect=True,
+    scope="module",
 )
 
 
@@ -70,19 +76,19 @@ def alone(model):
 @pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.long)])
 def test_a_hand_off_in_a_batch_changes_no_bit(name, alone, form, transport):
     path = str(GOLDEN / f"tiny_{name}{form}")
-    num_state = state_blocks()
-    check_hand_off(path, transport, requests(), alone, KV_BYTES_PER_TOKEN, num_state=num_state)
+    row_bytes = ATTENTION[name] * BYTES_PER_ROW
+    num_state = state_blocks(name)
+    check_hand_off(path, transport, requests(), alone, row_bytes, num_state=num_state)
 
 
 @FIRST_AT_EVERY_COMMIT
-def test_a_hand_off_in_q8_changes_no_bit(model, alone):
+def test_a_hand_off_in_q8_changes_no_bit(name, model, alone):
     q8 = ("--kv-dtype", "q8")
     wanted = bits_alone(model, requests(), *q8)
     assert wanted != alone
-    num_state = state_blocks(Q8_BYTES_PER_TOKEN)
-    check_hand_off(
-        model, "shm", requests(), wanted, Q8_BYTES_PER_TOKEN, *q8, num_state=num_state
-    )
+    row_bytes = ATTENTION[name] * Q8_BYTES_PER_ROW
+    num_state = state_blocks(name, Q8_BYTES_PER_ROW)
+    check_hand_off(model, "shm", requests(), wanted, row_bytes, *q8, num_state=num_state)
 
 
 def last_border(num_tokens):
@@ -135,11 +141,11 @@ def test_a_chat_of_ten_turns_goes_on_from_its_states(model, mode):
 
 
 @FIRST_AT_EVERY_COMMIT
-def test_a_pool_of_two_sequences_keeps_states_without_refusing_anyone(model):
+def test_a_pool_of_two_sequences_keeps_states_without_refusing_anyone(name, model):
     rows = requests() * 3
     with Server("--mode", "aggregated", "--prefix-cache", "off", model=model) as server:
         wanted = bits_of(answers(server, rows))
-    memory = f"{TWO_SEQUENCES * 4}KiB"
+    memory = two_sequences(name)
     with Server("--mode", "aggregated", "--kv-memory", memory, model=model) as server:
         got = answers(server, rows, 6)
         wait_until(server.ledger_is_clean, 15, "no block is held")
@@ -147,11 +153,11 @@ def test_a_pool_of_two_sequences_keeps_states_without_refusing_anyone(model):
 
 
 @FIRST_AT_EVERY_COMMIT
-def test_a_pool_of_two_sequences_preempts_and_changes_no_bit(model):
+def test_a_pool_of_two_sequences_preempts_and_changes_no_bit(name, model):
     rows = [f for f in requests(400) if len(f["prompt_token_ids"]) < 100]
     with Server("--mode", "aggregated", model=model) as server:
         wanted = bits_of(answers(server, rows))
-    memory = f"{TWO_SEQUENCES * 4}KiB"  # a block's place in the pool has 4 KiB
+    memory = two_sequences(name)
     with Server("--mode", "aggregated", "--kv-memory", memory, model=model) as server:
         got = answers(server, rows, len(rows))
         wait_until(server.ledger_is_clean, 15, "no block is held")

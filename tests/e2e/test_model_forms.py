@@ -38,13 +38,15 @@ ARCHITECTURES = [
     "deepseek2_lite",
     "qwen35",
     "qwen35moe",
+    "nemotron_h",
+    "nemotron_h_plain",
 ]
 
 
 WEIGHT_TYPES = ["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k"]
 WEIGHT_TYPES += ["q6_k", "mxfp4", "mixed_rope", "qwen3moe_q8_0", "lfm2_q8_0", "gemma4_q8_0"]
 WEIGHT_TYPES += ["q3_k", "q2_k", "iq4_nl", "iq4_xs", "qwen3moe_mxfp4", "phi3_short"]
-WEIGHT_TYPES += ["nvfp4", "deepseek2_q8_0", "qwen35_q8_0", "qwen35moe_q8_0"]
+WEIGHT_TYPES += ["nvfp4", "deepseek2_q8_0", "qwen35_q8_0", "qwen35moe_q8_0", "nemotron_h_q8_0"]
 
 
 def requests():
@@ -64,7 +66,7 @@ def answers(model, *args):
 LONG = {"llama_yarn", "llama_llama3", "qwen2", "qwen3", "granite", "gemma4_dense", "gptoss"}
 LONG |= {"olmo2", "mistral3", "deepseek2_lite", "f16", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k"}
 LONG |= {"lfm2_q8_0", "gemma4_q8_0", "q3_k", "iq4_nl", "deepseek2_q8_0", "qwen35_q8_0"}
-LONG |= {"qwen35moe_q8_0"}
+LONG |= {"qwen35moe_q8_0", "nemotron_h_plain", "nemotron_h_q8_0"}
 
 
 def forms(names):

@@ -99,7 +99,9 @@ INSTANTIATE_TEST_SUITE_P(
         "tiny_lfm2moe.gguf", "tiny_lfm2moe", "tiny_deepseek2.gguf", "tiny_deepseek2",
         "tiny_deepseek2_lite.gguf", "tiny_deepseek2_lite", "tiny_deepseek2_q8_0.gguf",
         "tiny_deepseek2_split_q8_0.gguf", "tiny_qwen35.gguf", "tiny_qwen35_q8_0.gguf",
-        "tiny_qwen35", "tiny_qwen35moe.gguf", "tiny_qwen35moe_q8_0.gguf", "tiny_qwen35moe"),
+        "tiny_qwen35", "tiny_qwen35moe.gguf", "tiny_qwen35moe_q8_0.gguf", "tiny_qwen35moe",
+        "tiny_nemotron_h.gguf", "tiny_nemotron_h_q8_0.gguf", "tiny_nemotron_h",
+        "tiny_nemotron_h_plain"),
     [](const auto& info) {
       std::string name = info.param;
       const size_t dot = name.find('.');

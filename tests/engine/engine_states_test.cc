@@ -287,7 +287,7 @@ TEST_P(EngineStatesTest, AStateThatHoldsNoNumberEndsItsOwnRequestAndIsNotKept) {
 
 INSTANTIATE_TEST_SUITE_P(Golden, EngineStatesTest,
                          ::testing::Values("tiny_qwen35.gguf", "tiny_qwen35_q8_0.gguf",
-                                           "tiny_qwen35moe.gguf"),
+                                           "tiny_qwen35moe.gguf", "tiny_nemotron_h.gguf"),
                          [](const auto& info) {
                            const std::string name = info.param;
                            return name.substr(0, name.find('.'));

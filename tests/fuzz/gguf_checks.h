@@ -83,12 +83,12 @@ inline void CheckConfigAndTokenizer(const model::GgufFile& file) {
                 "a config of {} layers, {} tokens", config->num_layers, config->vocab_size);
     BATON_CHECK(config->layer_is_local.size() == config->num_layers, "{} layer kinds, {} layers",
                 config->layer_is_local.size(), config->num_layers);
-    BATON_CHECK(
-        config->num_kv_heads >= 1 && config->num_shared_layers < config->num_layers &&
-            config->num_slices() + config->num_delta_layers() >= config->last_storing_layer() + 1 &&
-            (config->num_conv_layers() == 0 || config->num_slices() <= model::kMaxKvSlices),
-        "{} KV heads, {} slices, {} layers", config->num_kv_heads, config->num_slices(),
-        config->num_layers);
+    BATON_CHECK(config->num_kv_heads >= 1 && config->num_shared_layers < config->num_layers &&
+                    config->num_slices() + config->num_shared_layers >=
+                        config->num_attention_layers() + config->num_conv_layers() &&
+                    (config->num_conv_layers() == 0 || config->num_slices() <= model::kMaxKvSlices),
+                "{} KV heads, {} slices, {} layers", config->num_kv_heads, config->num_slices(),
+                config->num_layers);
     BATON_CHECK(!model::CanonicalText(*config).empty());
   }
   if (file.is_folder()) return;

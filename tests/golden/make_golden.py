@@ -21,13 +21,14 @@ from gguf import GGMLQuantizationType as Q
 
 import deepseek
 import delta_models
+import mamba_models
 import tiny_models
 
 HERE = pathlib.Path(__file__).resolve().parent
 MAGIC = b"BATONGLD"
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite", "lfm2",
                  "gpt-oss", "phi3", "olmo2", "mistral3", "deepseek2", "lfm2moe",
-                 *delta_models.ARCHITECTURES)
+                 mamba_models.ARCH, *delta_models.ARCHITECTURES)
 
 
 class Weights:
@@ -319,6 +320,10 @@ def hidden_states(weights, sequences):
             return cache[name]
 
         for i, x in enumerate(xs):
+            if shape.arch == mamba_models.ARCH:
+                h = rms_norm(x, w("attn_norm.weight"), shape.eps)
+                xs[i] = x + mamba_models.mix(shape, weights, w, layer, h, attention)
+                continue
             x = x + shape.branch_scale * attend(shape, weights, w, layer, x)
             xs[i] = x + shape.branch_scale * feed_forward(shape, weights, w, layer, x)
     last = "token_embd_norm" if shape.arch in tiny_models.LFM2 else "output_norm"
@@ -375,7 +380,8 @@ def tiny():
         keep = lambda i, n: list(range(n)) if n < 100 else [63, 64, 255, 256, 257, n - 1]
         write_golden(path.with_suffix(".golden"), Weights(path), prompts, keep, [], 24)
     for seed, write in ((2, tiny_models.write_architectures), (3, tiny_models.write_convolutions),
-                        (4, deepseek.write_models), (4, delta_models.write_delta_nets)):
+                        (4, deepseek.write_models), (4, delta_models.write_delta_nets),
+                        (5, mamba_models.write_models)):
         rng = np.random.default_rng(seed)
         for path in write(HERE):
             prompts = [rng.integers(0, 263, size=n).tolist() for n in (1, 40, 300)]

@@ -43,6 +43,12 @@ QWEN35 = dict(num_hidden_layers=5, head_dim=16, linear_key_head_dim=16, linear_v
               linear_num_key_heads=2, linear_num_value_heads=6)
 QWEN35_MOE = dict(QWEN35, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
                   shared_expert_intermediate_size=24, intermediate_size=None)
+# The step is cut nowhere: transformers cuts it at time_step_min in prompts.
+NEMOTRON = dict(head_dim=16, layers_block_type=["linear_attention", "mlp", "full_attention",
+                                                "linear_attention", "mlp"],
+                num_hidden_layers=None, rms_norm_eps=None, layer_norm_epsilon=1e-5,
+                mamba_num_heads=6, mamba_head_dim=16, n_groups=2, ssm_state_size=16,
+                time_step_min=1e-9, chunk_size=16, pad_token_id=0)
 GPT_OSS = dict(head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=16)
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 # PROMPT is longer than the original context, so that the long factors and every temperature count.
@@ -112,6 +118,8 @@ MODELS = [
     ("qwen3_5_moe_text", "Qwen3_5Moe", (5, 24), QWEN35_MOE, None),
     ("qwen3_5_moe", "Qwen3_5Moe", (5, 24), QWEN35_MOE, None),
     ("qwen3_5_moe_joined", "Qwen3_5Moe", (5, 24), QWEN35_MOE, None),
+    ("nemotron_h", "NemotronH", (5, 24), NEMOTRON, None),
+    ("nemotron_h_joined", "NemotronH", (5, 24), NEMOTRON, None),
 ]
 VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
               image_size=28, patch_size=14)
@@ -136,7 +144,9 @@ def make(name, kind, shape, scaling):
     arguments = {**SHAPE, **shape, **rope_arguments(kind == "Gemma3", scaling)}
     if kind == "Gemma4":
         del arguments["rope_parameters"]  # those of the class are proportional
-    for key in ("rms_norm_eps", "intermediate_size"):
+    if kind == "NemotronH":
+        del arguments["rope_parameters"]  # nothing turns
+    for key in ("rms_norm_eps", "intermediate_size", "num_hidden_layers"):
         if arguments[key] is None:  # this class has another name for it
             del arguments[key]
     if kind == "Gemma3":

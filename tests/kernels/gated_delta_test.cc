@@ -1,5 +1,5 @@
-// The gated delta net: what it computes, where its state lies, and that neither depends on how a
-// sequence is cut.
+// The gated delta net and Mamba-2: what they compute, where their states lie, and that neither
+// depends on how a sequence is cut.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -30,8 +30,16 @@ constexpr std::byte kStale{0xA5};
 // One head of k for one, two and three of v; tiles of one to four vectors and more than one tile;
 // slices of a vector and slices that hold several rows.
 const DeltaShape kShapes[] = {
-    {1, 1, 16, 16, 2},   {2, 4, 16, 32, 4},  {1, 3, 32, 48, 3},
-    {2, 2, 128, 128, 4}, {1, 2, 48, 80, 16},
+    {1, 1, 16, 16, 2},
+    {2, 4, 16, 32, 4},
+    {1, 3, 32, 48, 3},
+    {2, 2, 128, 128, 4},
+    {1, 2, 48, 80, 16},
+    // Mamba-2: one group for two heads, two groups of two and of three, as many groups as heads.
+    {1, 2, 16, 16, 2, DeltaRule::kAdd},
+    {2, 4, 32, 80, 4, DeltaRule::kAdd},
+    {2, 6, 128, 48, 4, DeltaRule::kAdd},
+    {3, 3, 48, 64, 5, DeltaRule::kAdd},
 };
 
 KvLayout LayoutOf(const DeltaShape& shape, uint32_t block_size) {
@@ -50,6 +58,8 @@ KvLayout LayoutOf(const DeltaShape& shape, uint32_t block_size) {
 
 // Inputs and weights of one shape, for two sequences of kNumTokens.
 struct Case {
+  bool is_mamba() const { return shape.rule == DeltaRule::kAdd; }
+
   Case(const DeltaShape& shape, uint32_t block_size)
       : shape(shape), layout(LayoutOf(shape, block_size)), random(shape.v_dim) {
     const auto uniform = [this](size_t count, float low, float high) {
@@ -63,7 +73,11 @@ struct Case {
     taps = uniform(size_t{shape.num_taps} * shape.num_channels(), -1.0f, 1.0f);
     rates = uniform(shape.num_v_heads, -2.0f, -0.01f);
     dt_bias = uniform(shape.num_v_heads, -2.0f, 1.0f);
-    norm = uniform(shape.v_dim, 0.5f, 1.5f);
+    norm = uniform(is_mamba() ? shape.value_size() : shape.v_dim, 0.5f, 1.5f);
+    if (is_mamba()) {
+      conv_bias = uniform(shape.num_channels(), -0.5f, 0.5f);
+      skips = uniform(shape.num_v_heads, -1.0f, 2.0f);
+    }
     num_blocks = 2 * layout.state_blocks + 3;
     for (uint32_t i = 0; i < 2 * layout.state_blocks; ++i) {
       states[i % 2].push_back(num_blocks - 1 - i);
@@ -107,7 +121,9 @@ struct Case {
                            .dt_bias = dt_bias.data(),
                            .norm = norm.data(),
                            .eps = kEps,
-                           .out = result->out.data() + first_row * shape.value_size()});
+                           .out = result->out.data() + first_row * shape.value_size(),
+                           .conv_bias = is_mamba() ? conv_bias.data() : nullptr,
+                           .skips = is_mamba() ? skips.data() : nullptr});
   }
   // Both sequences whole, in one call.
   Result Whole(const Ops& ops, ThreadPool& pool) const {
@@ -121,7 +137,7 @@ struct Case {
   KvLayout layout;
   Random random;
   uint32_t num_blocks = 0;
-  std::vector<float> input, taps, rates, dt_bias, norm;
+  std::vector<float> input, taps, rates, dt_bias, norm, conv_bias, skips;
   std::vector<uint32_t> states[2];
 };
 
@@ -130,7 +146,7 @@ double Sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 // The convolution of one element of a row of the first sequence, in double.
 double Convolved(const Case& c, uint32_t t, size_t i) {
   const DeltaShape& s = c.shape;
-  double sum = 0;
+  double sum = c.is_mamba() ? c.conv_bias[i] : 0.0f;
   for (uint32_t back = 0; back < s.num_taps && back <= t; ++back) {
     const float input = c.input[size_t{t - back} * s.input_size() + i];
     sum += double{c.taps[size_t{s.num_taps - 1 - back} * s.num_channels() + i]} * input;
@@ -184,6 +200,40 @@ void AppendHead(uint32_t t, uint32_t h, Exact* exact) {
   }
 }
 
+// Appends the outputs of row t of Mamba-2, by Dao and Gu's definition: h = e^(dt A) h + dt B x,
+// y = C h + D x; then the gate, and the norm of each group.
+void AppendMambaRow(uint32_t t, Exact* exact) {
+  auto& [c, state, mixed, out] = *exact;
+  const DeltaShape& s = c.shape;
+  const float* z = c.input.data() + size_t{t} * s.input_size() + s.num_channels();
+  const float* dt = z + s.value_size();
+  std::vector<double> gated;
+  for (uint32_t h = 0; h < s.num_v_heads; ++h) {
+    const double step = std::log1p(std::exp(double{dt[h]} + c.dt_bias[h]));
+    const uint32_t group = h / (s.num_v_heads / s.num_k_heads);
+    const double* read_by = mixed.data() + size_t{group} * s.k_dim;  // C; B follows all of them
+    for (uint32_t j = 0; j < s.v_dim; ++j) {
+      const double x = mixed[2 * s.key_size() + size_t{h} * s.v_dim + j];
+      double y = c.skips[h] * x;
+      for (uint32_t n = 0; n < s.k_dim; ++n) {
+        double& element = state[(size_t{h} * s.k_dim + n) * s.v_dim + j];
+        element = std::exp(step * c.rates[h]) * element + step * read_by[s.key_size() + n] * x;
+        y += read_by[n] * element;
+      }
+      const double gate = z[size_t{h} * s.v_dim + j];
+      gated.push_back(y * gate * Sigmoid(gate));
+    }
+  }
+  const size_t group_size = gated.size() / s.num_k_heads;
+  for (size_t i = 0; i < gated.size(); ++i) {
+    double squares = 0;
+    const size_t first = i / group_size * group_size;
+    for (size_t j = first; j < first + group_size; ++j) squares += gated[j] * gated[j];
+    out.push_back(gated[i] / std::sqrt(squares / static_cast<double>(group_size) + kEps) *
+                  c.norm[i]);
+  }
+}
+
 // The output of the first sequence by its definition, in double.
 std::vector<double> ByDefinition(const Case& c) {
   const DeltaShape& s = c.shape;
@@ -194,6 +244,10 @@ std::vector<double> ByDefinition(const Case& c) {
   std::vector<double>& mixed = exact.mixed;
   for (uint32_t t = 0; t < kNumTokens; ++t) {
     for (size_t i = 0; i < mixed.size(); ++i) mixed[i] = Convolved(c, t, i);
+    if (c.is_mamba()) {
+      AppendMambaRow(t, &exact);
+      continue;
+    }
     for (uint32_t h = 0; h < 2 * s.num_k_heads; ++h) {
       const std::span<double> head = std::span(mixed).subspan(size_t{h} * s.k_dim, s.k_dim);
       double squares = 1e-6;
@@ -295,6 +349,30 @@ TEST_P(GatedDeltaTest, ASequenceWithoutNumbersSpoilsNoOther) {
             0u);
 }
 
+TEST_P(GatedDeltaTest, MambaWithoutBiasAndSkipsIsThatWithZeros) {
+  Case c(kShapes[6], 16);
+  ASSERT_TRUE(c.is_mamba());
+  std::fill(c.conv_bias.begin(), c.conv_bias.end(), 0.0f);
+  std::fill(c.skips.begin(), c.skips.end(), 0.0f);
+  const Case::Result zeros = c.Whole(ops(), three_);
+  Case::Result none = c.Begin();
+  const AttentionSpan spans[] = {c.Span(0, 0, kNumTokens, 0), c.Span(1, kNumTokens, kNumTokens, 0)};
+  ops().gated_delta(three_, {.kv = {none.arena.data(), &c.layout, c.num_blocks},
+                             .slice = kSlice,
+                             .offset = kOffset,
+                             .spans = spans,
+                             .shape = c.shape,
+                             .input = none.input.data(),
+                             .taps = c.taps.data(),
+                             .rates = c.rates.data(),
+                             .dt_bias = c.dt_bias.data(),
+                             .norm = c.norm.data(),
+                             .eps = kEps,
+                             .out = none.out.data()});
+  EXPECT_EQ(none.out, zeros.out);
+  EXPECT_EQ(none.arena, zeros.arena);
+}
+
 TEST_P(GatedDeltaTest, AGateOfZeroHalves) {
   std::vector<float> gate(3 * 40, 0.0f), x(3 * 33);
   for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
@@ -314,8 +392,13 @@ TEST(DeltaGatesTest, AreWithinAFewUnitsOfTheirDefinition) {
       const double softplus = std::log1p(std::exp(double{logit} + bias));
       EXPECT_NEAR(beta, Sigmoid(logit), 4e-7 * Sigmoid(logit) + 1e-38) << logit;
       const double wanted = std::exp(rate * softplus);
-      EXPECT_NEAR(decay, wanted, (4e-7 + 4e-7 * std::fabs(rate * softplus)) * wanted + 1e-38)
-          << logit << " " << rate;
+      const double bound = (4e-7 + 4e-7 * std::fabs(rate * softplus)) * wanted + 1e-38;
+      EXPECT_NEAR(decay, wanted, bound) << logit << " " << rate;
+      float step = logit;
+      float kept = -1.0f;
+      StepGates(&rate, &bias, 1, &step, &kept);
+      EXPECT_NEAR(step, softplus, 8e-7 * softplus + 1e-38) << logit;
+      EXPECT_EQ(kept, decay) << logit << " " << rate;
     }
   }
 }

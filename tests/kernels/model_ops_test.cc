@@ -112,6 +112,26 @@ TEST_P(ModelOpsTest, Softcap) {
   EXPECT_TRUE(std::isnan(nan));
 }
 
+TEST_P(ModelOpsTest, ReluSquared) {
+  for (size_t count : {size_t{0}, size_t{1}, size_t{15}, size_t{16}, size_t{17}, size_t{100000}}) {
+    Random random(count);
+    auto x = random.Activations(count, 3.0f);
+    if (count > 3) x[0] = -0.0f, x[1] = -1e30f, x[2] = 0.0f;
+    std::vector<float> expected = x;
+    std::vector<float> actual = x;
+    actual.push_back(kPoison);
+    ReferenceOps().relu_squared(one_, expected.data(), count);
+    ops().relu_squared(three_, actual.data(), count);
+    ASSERT_EQ(actual.back(), kPoison);
+    actual.pop_back();
+    ASSERT_EQ(CountDifferent(actual, expected), 0u);
+    for (size_t i = 0; i < count; ++i) ASSERT_EQ(actual[i], x[i] > 0 ? x[i] * x[i] : 0.0f) << x[i];
+  }
+  float nan = std::numeric_limits<float>::quiet_NaN();
+  ops().relu_squared(one_, &nan, 1);
+  EXPECT_TRUE(std::isnan(nan));
+}
+
 TEST_P(ModelOpsTest, GeluMul) {
   for (uint32_t k : kLengths) {
     for (uint32_t rows : kRowCounts) {

@@ -131,7 +131,8 @@ class SliceHook : public LayerHook {
 };
 
 TEST(DeltaModelTest, EachSliceIsAnnouncedOnceWhenItIsFinal) {
-  for (const char* name : {kFile, "tiny_qwen35_q8_0.gguf"}) {
+  for (const char* name : {kFile, "tiny_qwen35_q8_0.gguf", "tiny_nemotron_h.gguf",
+                           "tiny_nemotron_h_plain.gguf", "tiny_nemotron_h_q8_0.gguf"}) {
     ModelFixture fixture({.path = GoldenPath(name)});
     ASSERT_TRUE(fixture.status().ok()) << fixture.status();
     std::vector<TokenId> tokens(20);
@@ -182,7 +183,7 @@ std::vector<std::byte> StateBytesOf(ModelFixture& fixture, std::span<const uint3
 }
 
 TEST(DeltaModelTest, ACopyWithinAStepIsTheStateThatAStepOfItsOwnLeaves) {
-  for (const char* name : {kFile, "tiny_qwen35_q8_0.gguf"}) {
+  for (const char* name : {kFile, "tiny_qwen35_q8_0.gguf", "tiny_nemotron_h.gguf"}) {
     for (const uint32_t num_threads : {1u, 3u}) {
       SCOPED_TRACE(testing::Message() << name << ", threads: " << num_threads);
       ModelFixture fixture({.path = GoldenPath(name), .num_threads = num_threads});

@@ -355,6 +355,14 @@ TEST(DeviceModelLoadTest, DeltaNetsAreForTheProcessor) {
   }
 }
 
+TEST(DeviceModelLoadTest, MambaIsForTheProcessor) {
+  OnDevice on(Tiny("nemotron_h"));
+  EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(
+      std::string(on.fixture.status().message()),
+      HasSubstr("architecture nemotron_h: device simt has no kernel for its layers of Mamba-2"));
+}
+
 TEST(DeviceModelLoadTest, SinksAreForTheProcessor) {
   OnDevice on(Tiny("gptoss_mxfp4"));
   EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);

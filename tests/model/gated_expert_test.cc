@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -16,9 +15,9 @@
 #include "nlohmann/json.hpp"
 
 #include "src/model/convert.h"
-#include "src/model/gguf_writer.h"
 #include "src/model/hf_config.h"
 #include "src/model/model_report.h"
+#include "tests/model/changed_file.h"
 #include "tests/model/model_fixture.h"
 #include "tests/model/test_model.h"
 
@@ -31,78 +30,6 @@ using Json = nlohmann::json;
 constexpr const char* kPlain = "tiny_qwen35moe.gguf";
 constexpr const char* kJoined = "tiny_qwen35moe_q8_0.gguf";
 constexpr const char* kSharedRouter = "ffn_gate_inp_shexp.weight";
-
-// A tensor of a file that a test writes.
-struct TensorCopy {
-  std::string name;
-  std::vector<uint64_t> dims;
-  uint32_t type_id = 0;
-  std::vector<std::byte> data;
-};
-
-// A golden file whose keys and tensors a test changes.
-class ChangedFile {
- public:
-  explicit ChangedFile(const char* golden) {
-    auto file = GgufFile::Open(GoldenPath(golden));
-    EXPECT_TRUE(file.ok()) << file.status();
-    golden_ = *std::move(file);
-    for (const GgufTensor& tensor : golden_->tensors()) {
-      tensors_.push_back({std::string(tensor.name),
-                          {tensor.dims.begin(), tensor.dims.begin() + tensor.num_dims},
-                          tensor.type->id,
-                          {tensor.data.begin(), tensor.data.end()}});
-    }
-  }
-
-  std::vector<TensorCopy>& tensors() { return tensors_; }
-  TensorCopy& Find(std::string_view name) {
-    const auto it = std::find_if(tensors_.begin(), tensors_.end(),
-                                 [&](const TensorCopy& tensor) { return tensor.name == name; });
-    EXPECT_NE(it, tensors_.end()) << name;
-    return *it;
-  }
-  // Instead of the key that the file has, if it has it.
-  void SetU32(std::string key, uint32_t value) { numbers_.push_back({std::move(key), value}); }
-  void SetFalse(std::string key) { false_keys_.push_back(std::move(key)); }
-
-  std::vector<std::byte> Bytes() const {
-    GgufWriter writer;
-    const auto is_set = [this](std::string_view key) {
-      return std::any_of(numbers_.begin(), numbers_.end(),
-                         [&](const auto& number) { return number.first == key; });
-    };
-    for (const GgufEntry& entry : golden_->entries()) {
-      if (!is_set(entry.key)) writer.AddValue(entry.key, entry.value);
-    }
-    for (const auto& [key, value] : numbers_) writer.AddU32(key, value);
-    for (const std::string& key : false_keys_) writer.AddBool(key, false);
-    for (const TensorCopy& tensor : tensors_) {
-      writer.AddTensor({tensor.name, tensor.dims, tensor.type_id, tensor.data.size()});
-    }
-    std::vector<std::byte> bytes = writer.Header();
-    for (const TensorCopy& tensor : tensors_) {
-      bytes.insert(bytes.end(), tensor.data.begin(), tensor.data.end());
-      bytes.resize(GgufWriter::Padded(bytes.size()));
-    }
-    return bytes;
-  }
-
-  std::string Write(const std::string& name) const {
-    const std::string path = ::testing::TempDir() + name;
-    const std::vector<std::byte> bytes = Bytes();
-    std::ofstream out(path, std::ios::binary);
-    out.write(reinterpret_cast<const char*>(bytes.data()),
-              static_cast<std::streamsize>(bytes.size()));
-    return path;
-  }
-
- private:
-  std::unique_ptr<GgufFile> golden_;
-  std::vector<TensorCopy> tensors_;
-  std::vector<std::pair<std::string, uint32_t>> numbers_;
-  std::vector<std::string> false_keys_;
-};
 
 std::string RefusalOf(const ChangedFile& changed) {
   const std::vector<std::byte> bytes = changed.Bytes();

@@ -123,7 +123,8 @@ INSTANTIATE_TEST_SUITE_P(
                       TinyCase{"deepseek2_q8_0", kQuantised},
                       TinyCase{"deepseek2_split_q8_0", kQuantised, 25}, TinyCase{"qwen35"},
                       TinyCase{"qwen35_q8_0", kQuantised}, TinyCase{"qwen35moe"},
-                      TinyCase{"qwen35moe_q8_0", kQuantised}),
+                      TinyCase{"qwen35moe_q8_0", kQuantised}, TinyCase{"nemotron_h"},
+                      TinyCase{"nemotron_h_plain"}, TinyCase{"nemotron_h_q8_0", kQuantised}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SplitGoldenTest, LogitsAgreeWithTheReferenceOfTheWhole) {

@@ -389,8 +389,8 @@ TEST(HfConfigTest, LiteralsOfPythonAreNumbers) {
   ExpectRefused(with(R"("rope_theta":1e999)"), E::kBadValue, "\"rope_theta\" is Infinity");
   EXPECT_TRUE(
       ReadHfConfig(with(R"("attention_dropout":NaN,"_name_or_path":"NaN, \"Infinity\"")")).ok());
-  ExpectRefused(R"({"model_type":"nemotron_h","time_step_limit":[0.0,Infinity]})",
-                E::kUnknownArchitecture, "\"nemotron_h\"");
+  ExpectRefused(R"({"model_type":"nemotron_h","time_step_limit":[0.0,Infinity]})", E::kMissingKey,
+                "no \"hybrid_override_pattern\"");
   ExpectRefused(with(R"("x":Infinit)"), E::kBadJson, "no JSON object");
   ExpectRefused(with(R"("x":NaNNaN)"), E::kBadJson, "no JSON object");
 }

@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, FolderGoldenTest,
                                            "lfm2", "lfm2moe", "gptoss", "gptoss_mxfp4", "phi3",
                                            "phi3_plain", "olmo2", "mistral3", "gemma4",
                                            "gemma4_dense", "deepseek2", "deepseek2_lite", "qwen35",
-                                           "qwen35moe"),
+                                           "qwen35moe", "nemotron_h", "nemotron_h_plain"),
                          [](const auto& info) { return std::string(info.param); });
 
 // A copy of a golden folder, which a test then spoils.

@@ -123,7 +123,10 @@ TEST(InspectTest, AcceptsEveryTinyModel) {
                            "qwen35",
                            "qwen35_q8_0",
                            "qwen35moe",
-                           "qwen35moe_q8_0"}) {
+                           "qwen35moe_q8_0",
+                           "nemotron_h",
+                           "nemotron_h_plain",
+                           "nemotron_h_q8_0"}) {
     const InspectRun run = Inspect(GoldenPath(std::string("tiny_") + name + ".gguf"));
     EXPECT_EQ(run.code, 0) << name << ": " << run.err;
   }
@@ -131,10 +134,11 @@ TEST(InspectTest, AcceptsEveryTinyModel) {
 
 TEST(InspectTest, AcceptsFoldersAndSplitFiles) {
   for (const char* name :
-       {"llama_yarn",     "llama_linear", "llama_llama3", "qwen2",  "qwen3",      "qwen3moe",
-        "gemma3",         "smollm3",      "granite",      "lfm2",   "lfm2moe",    "deepseek2",
-        "deepseek2_lite", "gptoss",       "gptoss_mxfp4", "phi3",   "phi3_plain", "olmo2",
-        "mistral3",       "gemma4",       "gemma4_dense", "qwen35", "qwen35moe"}) {
+       {"llama_yarn",   "llama_linear", "llama_llama3",   "qwen2",      "qwen3",
+        "qwen3moe",     "gemma3",       "smollm3",        "granite",    "lfm2",
+        "lfm2moe",      "deepseek2",    "deepseek2_lite", "gptoss",     "gptoss_mxfp4",
+        "phi3",         "phi3_plain",   "olmo2",          "mistral3",   "gemma4",
+        "gemma4_dense", "qwen35",       "qwen35moe",      "nemotron_h", "nemotron_h_plain"}) {
     const InspectRun run = Inspect(GoldenPath(std::string("tiny_") + name));
     EXPECT_EQ(run.code, 0) << name << ": " << run.err;
     EXPECT_THAT(run.out, HasSubstr("file          folder"));

@@ -240,7 +240,12 @@ INSTANTIATE_TEST_SUITE_P(
                       BitsCase{"tiny_qwen35", Isa::kAuto, 2, KvDtype::kQ8, 280, 30},
                       BitsCase{"tiny_qwen35moe", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
                       BitsCase{"tiny_qwen35moe", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
-                      BitsCase{"tiny_qwen35moe_q8_0", Isa::kAuto, 2, KvDtype::kBf16, 280, 30}),
+                      BitsCase{"tiny_qwen35moe_q8_0", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
+                      BitsCase{"tiny_nemotron_h", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
+                      BitsCase{"tiny_nemotron_h", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
+                      BitsCase{"tiny_nemotron_h", Isa::kAuto, 2, KvDtype::kQ8, 280, 30},
+                      BitsCase{"tiny_nemotron_h_plain", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
+                      BitsCase{"tiny_nemotron_h_q8_0", Isa::kAuto, 2, KvDtype::kBf16, 280, 30}),
     CaseName);
 INSTANTIATE_TEST_SUITE_P(Demo, ModelBitsTest,
                          ::testing::Values(BitsCase{"", Isa::kAuto, 2, KvDtype::kBf16, 61, 12},
