@@ -174,7 +174,7 @@ class ChatFileTest : public ChatLineTest {
   }
 
   const std::string folder_;
-  const std::vector<ChatMessage> talk_ = {{"user", "a\n\"b\""},
+  const std::vector<SessionMessage> talk_ = {{"user", "a\n\"b\""},
                                           {"assistant", "caf\u00e9 \U0001F600"}};
 };
 
