@@ -126,7 +126,7 @@ inline uint32_t CountItems(const AttentionArgs& args, uint32_t rows_per_item) {
 }
 
 inline AttentionCut PlanOf(const AttentionArgs& args, const AttentionShape& shape,
-                            uint32_t num_threads) {
+                           uint32_t num_threads) {
   AttentionCut plan;
   plan.rows_per_item = shape.max_queries / shape.group;
   plan.num_items = CountItems(args, plan.rows_per_item);

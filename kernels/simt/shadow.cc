@@ -40,7 +40,8 @@ CodeAddress Shadow::WholeCode(uint32_t low_half) const {
   return reinterpret_cast<CodeAddress>(here + static_cast<uintptr_t>(int64_t{distance}));
 }
 
-std::optional<Conflict> Shadow::CheckReads(const Cell& cell, Epoch self, const VectorClock& known) const {
+std::optional<Conflict> Shadow::CheckReads(const Cell& cell, Epoch self,
+                                           const VectorClock& known) const {
   const uint64_t one[] = {cell.read};
   const bool is_set = (cell.read & kIsSet) != 0;
   const uint64_t* first = is_set ? sets_[cell.read >> 1].epochs.data() : one;

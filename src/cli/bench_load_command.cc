@@ -20,10 +20,10 @@ namespace baton::cli {
 
 using loadgen::BenchPlan;
 using loadgen::ComparedRuns;
-using loadgen::LoadedServer;
 using loadgen::Environment;
 using loadgen::HtmlPage;
 using loadgen::JsonFile;
+using loadgen::LoadedServer;
 using loadgen::LoadProgress;
 using loadgen::MakeReport;
 using loadgen::OnTrial;

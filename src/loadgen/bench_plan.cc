@@ -97,8 +97,8 @@ Status RunAtRate(const BenchPlan& plan, const LoadedServer& endpoint, double rat
 
 }  // namespace
 
-Status RunSweep(const BenchPlan& plan, const LoadedServer& endpoint, const std::vector<double>& rates,
-                const OnTrial& on_trial, RateRuns& runs) {
+Status RunSweep(const BenchPlan& plan, const LoadedServer& endpoint,
+                const std::vector<double>& rates, const OnTrial& on_trial, RateRuns& runs) {
   for (const double rate : rates) {
     BATON_RETURN_IF_ERROR(RunAtRate(plan, endpoint, rate, runs));
     on_trial(rate, runs.reports.back());
@@ -127,8 +127,8 @@ StatusOr<RateSearchResult> RunFindMax(const BenchPlan& plan, const LoadedServer&
   return FindMaxRate(spec, holds);
 }
 
-Status RunComparison(const BenchPlan& plan, const LoadedServer& a, const LoadedServer& b, uint32_t pairs,
-                     ComparedRuns& runs) {
+Status RunComparison(const BenchPlan& plan, const LoadedServer& a, const LoadedServer& b,
+                     uint32_t pairs, ComparedRuns& runs) {
   RandomDraws seeds(plan.workload.seed);
   for (const LoadedServer* endpoint : {&a, &b}) {
     BATON_RETURN_IF_ERROR(RunPlan(plan, *endpoint, {seeds.NextU64(), seeds.NextU64()}).status());

@@ -98,9 +98,7 @@ std::optional<int64_t> ParseDateUs(std::string_view text) {
   return seconds * 1'000'000 + fraction_us;
 }
 
-std::string_view WithoutBlanks(std::string_view text) {
-  return Trimmed(text, " \t\r");
-}
+std::string_view WithoutBlanks(std::string_view text) { return Trimmed(text, " \t\r"); }
 
 // The rest of `text` after its leading blanks and blank lines.
 std::string_view WithoutBlankLines(std::string_view text) {

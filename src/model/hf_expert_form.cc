@@ -22,10 +22,11 @@ absl::Status CheckDims(const SafetensorsTensor& tensor, const HfExpertCount& cou
   if (shape.size() == num_dims && shape[0] == count.experts && shape[at] % count.parts == 0) {
     return OkStatus();
   }
-  return TensorError(FolderErrorCode::kBadShape, tensor.name,
-                fmt::format("{}, a model of {} experts needs {} dimensions, the first of them {}{}",
-                            ShapeText(tensor), count.experts, num_dims, count.experts,
-                            count.parts == 2 ? fmt::format(" and number {} even", at + 1) : ""));
+  return TensorError(
+      FolderErrorCode::kBadShape, tensor.name,
+      fmt::format("{}, a model of {} experts needs {} dimensions, the first of them {}{}",
+                  ShapeText(tensor), count.experts, num_dims, count.experts,
+                  count.parts == 2 ? fmt::format(" and number {} even", at + 1) : ""));
 }
 
 absl::Status CheckIsFloat(const SafetensorsTensor& tensor) {
@@ -35,15 +36,18 @@ absl::Status CheckIsFloat(const SafetensorsTensor& tensor) {
 
 absl::Status CheckMxfp4(const SafetensorsTensor& blocks, const SafetensorsTensor* scales) {
   if (scales == nullptr) {
-    return TensorError(FolderErrorCode::kBadScale, blocks.name,
+    return TensorError(
+        FolderErrorCode::kBadScale, blocks.name,
         fmt::format("there is no tensor {}", QuotedForMessage(HfScalesName(blocks.name))));
   }
   for (const SafetensorsTensor* tensor : {&blocks, scales}) {
     if (tensor->type == SafetensorsType::kU8) continue;
-    return TensorError(FolderErrorCode::kBadDtype, tensor->name, "blocks and scales of MXFP4 are U8");
+    return TensorError(FolderErrorCode::kBadDtype, tensor->name,
+                       "blocks and scales of MXFP4 are U8");
   }
   if (blocks.shape[3] != kBlockBytes) {
-    return TensorError(FolderErrorCode::kBadShape, blocks.name,
+    return TensorError(
+        FolderErrorCode::kBadShape, blocks.name,
         fmt::format("{}, the last dimension of MXFP4 is {}", ShapeText(blocks), kBlockBytes));
   }
   if (std::equal(scales->shape.begin(), scales->shape.end(), blocks.shape.begin(),
@@ -51,8 +55,8 @@ absl::Status CheckMxfp4(const SafetensorsTensor& blocks, const SafetensorsTensor
     return OkStatus();
   }
   return TensorError(FolderErrorCode::kBadScale, scales->name,
-                fmt::format("{} does not scale {}, which is {}", ShapeText(*scales),
-                            QuotedForMessage(blocks.name), ShapeText(blocks)));
+                     fmt::format("{} does not scale {}, which is {}", ShapeText(*scales),
+                                 QuotedForMessage(blocks.name), ShapeText(blocks)));
 }
 
 // One expert; `in` is at the first element of the part.

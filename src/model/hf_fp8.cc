@@ -69,8 +69,8 @@ absl::StatusOr<HfScaleGrid> HfScaleGridOf(const SafetensorsTensor& weight,
       FolderErrorCode::kBadScale, scale.name,
       fmt::format("shape {} does not scale {}, which is {} (wanted: {}{} as {}, in F32, "
                   "BF16 or F16)",
-                  ShapeText(scale), QuotedForMessage(weight.name),
-                  ShapeText(weight), is_inverse ? "" : fmt::format("[1], [{}], [{}, 1], or ", n, n),
+                  ShapeText(scale), QuotedForMessage(weight.name), ShapeText(weight),
+                  is_inverse ? "" : fmt::format("[1], [{}], [{}, 1], or ", n, n),
                   "one for each 128 x 128", fmt::format("[{}]", fmt::join(blocks, ", "))));
 }
 
@@ -85,9 +85,9 @@ absl::Status ReadHfScales(const SafetensorsTensor& scale, const HfScaleGrid& gri
       const uint64_t at = row / grid.rows_each * grid.groups + i;
       out[i] = ScaleAt(scale, at);
       if (out[i] > 0 && out[i] <= kMaxFp8Scale) continue;
-      return TensorError(FolderErrorCode::kBadScale, scale.name,
-                         fmt::format("element {} is {}, wanted a number in (0, {}]", at, out[i],
-                                     kMaxFp8Scale));
+      return TensorError(
+          FolderErrorCode::kBadScale, scale.name,
+          fmt::format("element {} is {}, wanted a number in (0, {}]", at, out[i], kMaxFp8Scale));
     }
   }
   return OkStatus();

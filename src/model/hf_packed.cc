@@ -38,14 +38,15 @@ constexpr uint64_t kFp4Group = 16;
 
 absl::Status WantType(const SafetensorsTensor& tensor, SafetensorsType type) {
   if (tensor.type == type) return OkStatus();
-  return TensorError(E::kBadDtype, tensor.name,
+  return TensorError(
+      E::kBadDtype, tensor.name,
       fmt::format("{}, wanted {}", SafetensorsTypeName(tensor.type), SafetensorsTypeName(type)));
 }
 
 absl::Status WantShape(const SafetensorsTensor& tensor, const std::vector<uint64_t>& shape) {
   if (tensor.shape == shape) return OkStatus();
   return TensorError(E::kBadShape, tensor.name,
-                fmt::format("{}, wanted [{}]", ShapeText(tensor), fmt::join(shape, ", ")));
+                     fmt::format("{}, wanted [{}]", ShapeText(tensor), fmt::join(shape, ", ")));
 }
 
 bool IsOneNumber(const SafetensorsTensor& tensor) {
@@ -96,15 +97,16 @@ absl::Status ReadFp4Scales(const HfPackedMatrix& matrix, Tables& tables) {
     float& scale = tables.scales[i];
     if (std::isnan(scale) || scale < 0) {
       return TensorError(E::kBadScale, tensor.name,
-                    fmt::format("element {} is {}, wanted a number of at least 0", i, scale));
+                         fmt::format("element {} is {}, wanted a number of at least 0", i, scale));
     }
     const float coded = scale;
     scale = matrix.divides ? scale / matrix.scale : scale * matrix.scale;
     if (std::isfinite(FloatFromBf16(Bf16FromFloat(scale * kE2m1[7])))) continue;
-    return TensorError(E::kBadScale, matrix.parts.global->name,
-                  fmt::format("{} {} element {} of {}, {}: a weight of {} times that is infinite",
-                              matrix.scale, matrix.divides ? "divides" : "times", i,
-                              QuotedForMessage(tensor.name), coded, kE2m1[7]));
+    return TensorError(
+        E::kBadScale, matrix.parts.global->name,
+        fmt::format("{} {} element {} of {}, {}: a weight of {} times that is infinite",
+                    matrix.scale, matrix.divides ? "divides" : "times", i,
+                    QuotedForMessage(tensor.name), coded, kE2m1[7]));
   }
   return OkStatus();
 }
@@ -120,7 +122,8 @@ absl::Status ReadScales(const HfPackedMatrix& matrix, Tables& tables) {
       const uint64_t at = ScaleIndex(matrix, row, group);
       ToF32(tensor.type, tensor.data.subspan(at * size, size), 0.0f, out);
       if (std::isfinite(*out)) continue;
-      return TensorError(E::kBadScale, tensor.name, fmt::format("element {} is {}, not a number", at, *out));
+      return TensorError(E::kBadScale, tensor.name,
+                         fmt::format("element {} is {}, not a number", at, *out));
     }
   }
   return OkStatus();
@@ -163,8 +166,8 @@ absl::Status ReadGroups(const HfPackedMatrix& matrix, Tables& tables) {
     }
     if (group >= matrix.groups()) {
       return TensorError(E::kBadScale, tensor->name,
-                    fmt::format("element {} is {}, wanted a group in [0, {})", i,
-                                static_cast<int32_t>(group), matrix.groups()));
+                         fmt::format("element {} is {}, wanted a group in [0, {})", i,
+                                     static_cast<int32_t>(group), matrix.groups()));
     }
     tables.group_of[i] = group;
     counts[group] += 1;
@@ -174,7 +177,8 @@ absl::Status ReadGroups(const HfPackedMatrix& matrix, Tables& tables) {
   const auto odd = std::ranges::find_if(counts, [&](uint64_t c) { return c != matrix.group; });
   // compressed-tensors sorts the columns by group and cuts them evenly.
   if (matrix.layout != Layout::kRowWords || odd == counts.end()) return OkStatus();
-  return TensorError(E::kBadScale, tensor->name,
+  return TensorError(
+      E::kBadScale, tensor->name,
       fmt::format("group {} has {} columns, wanted {}", odd - counts.begin(), *odd, matrix.group));
 }
 
@@ -223,8 +227,9 @@ GgmlType WideTypeOf(SafetensorsType scales) {
 absl::Status ReadGroupSize(HfPackedMatrix& matrix) {
   const SafetensorsTensor& scales = *matrix.parts.scales;
   if (!IsFloat(scales.type)) {
-    return TensorError(E::kBadDtype, scales.name,
-                  fmt::format("{}, wanted F16, BF16 or F32", SafetensorsTypeName(scales.type)));
+    return TensorError(
+        E::kBadDtype, scales.name,
+        fmt::format("{}, wanted F16, BF16 or F32", SafetensorsTypeName(scales.type)));
   }
   matrix.wide_type = WideTypeOf(scales.type);
   const std::vector<uint64_t>& shape = scales.shape;
@@ -238,13 +243,13 @@ absl::Status ReadGroupSize(HfPackedMatrix& matrix) {
   }
   if (groups == 0) {
     return TensorError(E::kBadScale, scales.name,
-                  fmt::format("shape {} does not scale {}, which is a matrix of {} rows of {}",
-                              ShapeText(scales), QuotedForMessage(matrix.parts.codes->name),
-                              matrix.n, matrix.k));
+                       fmt::format("shape {} does not scale {}, which is a matrix of {} rows of {}",
+                                   ShapeText(scales), QuotedForMessage(matrix.parts.codes->name),
+                                   matrix.n, matrix.k));
   }
   if (matrix.k % groups != 0) {
     return TensorError(E::kBadScale, scales.name,
-                  fmt::format("{} groups do not divide rows of {}", groups, matrix.k));
+                       fmt::format("{} groups do not divide rows of {}", groups, matrix.k));
   }
   matrix.group = matrix.k / groups;
   return OkStatus();
@@ -286,8 +291,8 @@ absl::Status ReadRowShape(HfPackedMatrix& matrix) {
     return OkStatus();
   }
   return TensorError(E::kBadShape, codes.name,
-                fmt::format("{} holds no [{}, {}] of 4 or 8 bits, as {} says", ShapeText(codes), n,
-                            k, QuotedForMessage(shape.name)));
+                     fmt::format("{} holds no [{}, {}] of 4 or 8 bits, as {} says",
+                                 ShapeText(codes), n, k, QuotedForMessage(shape.name)));
 }
 
 // Sets n, k and bits of X.qweight. Its zero points tell the bits, as there is one for each output.
@@ -305,8 +310,9 @@ absl::Status ReadColumnShape(HfPackedMatrix& matrix) {
   matrix.bits = zeros.size() == 2 && zeros[1] == Words(matrix.n, 8) ? 8 : 4;
   matrix.k = codes.shape[0] * (32 / matrix.bits);
   if (matrix.n * matrix.bits % 32 == 0) return OkStatus();
-  return TensorError(E::kBadShape, codes.name,
-                fmt::format("{} outputs of {} bits are no whole words", matrix.n, matrix.bits));
+  return TensorError(
+      E::kBadShape, codes.name,
+      fmt::format("{} outputs of {} bits are no whole words", matrix.n, matrix.bits));
 }
 
 absl::Status CheckFp4(HfPackedMatrix& matrix) {
@@ -314,7 +320,8 @@ absl::Status CheckFp4(HfPackedMatrix& matrix) {
   const SafetensorsTensor& scales = *matrix.parts.scales;
   const SafetensorsTensor& global = *matrix.parts.global;
   if (codes.shape.size() != 2 || codes.shape[1] % (kFp4Group / 2) != 0) {
-    return TensorError(E::kBadShape, codes.name,
+    return TensorError(
+        E::kBadShape, codes.name,
         fmt::format("{} is no matrix of rows of whole groups of {}", ShapeText(codes), kFp4Group));
   }
   matrix.n = codes.shape[0];
@@ -328,7 +335,7 @@ absl::Status CheckFp4(HfPackedMatrix& matrix) {
   matrix.scale = Load<float>(global.data.data());
   if (std::isfinite(matrix.scale) && matrix.scale > 0) return OkStatus();
   return TensorError(E::kBadScale, global.name,
-                fmt::format("it is {}, wanted a positive number", matrix.scale));
+                     fmt::format("it is {}, wanted a positive number", matrix.scale));
 }
 
 // The config declares such a matrix.
@@ -347,7 +354,8 @@ absl::Status CheckDeclared(const HfPackedMatrix& matrix, const HfQuantization& q
                           "no g_idx";
   }
   if (!lacks.empty()) return TensorError(E::kBadScale, matrix.parts.codes->name, lacks);
-  return TensorError(E::kUnsupportedValue, matrix.parts.codes->name,
+  return TensorError(
+      E::kUnsupportedValue, matrix.parts.codes->name,
       fmt::format("{}, which quantization_config does not declare", HfPackedText(matrix)));
 }
 
@@ -404,12 +412,14 @@ absl::Status CheckParts(const HfPackedMatrix& matrix) {
   for (const PartRow& row : kParts) {
     const SafetensorsTensor* part = matrix.parts.*row.part;
     if (part == nullptr && (row.needed & layout) != 0) {
-      return TensorError(row.missing, matrix.parts.codes->name, fmt::format("there {} beside it", row.what));
+      return TensorError(row.missing, matrix.parts.codes->name,
+                         fmt::format("there {} beside it", row.what));
     }
     if (part == nullptr || (row.allowed & layout) != 0) continue;
-    return TensorError(E::kUnknownTensor, part->name,
-                  fmt::format("no part of {}, whose codes lie {}",
-                              QuotedForMessage(matrix.parts.codes->name), NameOf(matrix.layout)));
+    return TensorError(
+        E::kUnknownTensor, part->name,
+        fmt::format("no part of {}, whose codes lie {}", QuotedForMessage(matrix.parts.codes->name),
+                    NameOf(matrix.layout)));
   }
   return OkStatus();
 }
@@ -602,7 +612,8 @@ absl::StatusOr<GgmlType> CommonType(const HfPackedMatrix& a, GgmlType type_a,
   };
   if (is_of_four(type_a) && is_of_four(b.type)) return GgmlType::kQ5_0;
   if (a.wide_type == b.wide_type) return a.wide_type;
-  return TensorError(E::kBadScale, b.parts.scales->name,
+  return TensorError(
+      E::kBadScale, b.parts.scales->name,
       fmt::format("{}, and {} of another expert is {}", SafetensorsTypeName(b.parts.scales->type),
                   QuotedForMessage(a.parts.scales->name),
                   SafetensorsTypeName(a.parts.scales->type)));

@@ -73,7 +73,7 @@ absl::Status HfPackedModules::Join(const HfQuantization& quantization,
     const SafetensorsTensor*& codes = parts[ModuleOf(*row, *tensor)].codes;
     if (codes != nullptr) {
       return TensorError(FolderErrorCode::kDuplicateTensor, tensor->name,
-                    fmt::format("there is {} too", QuotedForMessage(codes->name)));
+                         fmt::format("there is {} too", QuotedForMessage(codes->name)));
     }
     codes = tensor;
   }
@@ -91,7 +91,7 @@ absl::Status HfPackedModules::Join(const HfQuantization& quantization,
   for (const auto& [module, tensors] : parts) {
     if (SaysPlain(quantization, module)) {
       return TensorError(FolderErrorCode::kUnsupportedValue, tensors.codes->name,
-                    "quantization_config says that this module is not quantised");
+                         "quantization_config says that this module is not quantised");
     }
     BATON_ASSIGN_OR_RETURN(const HfPackedMatrix matrix, HfPackedMatrixOf(tensors, quantization));
     const std::string name = module + std::string(kWeight);

@@ -39,9 +39,9 @@ absl::StatusOr<SafetensorsType> TypeOf(const HeaderEntry& entry) {
     if (entry.dtype == kTypes[i].name) return static_cast<SafetensorsType>(i);
   }
   return TensorError(FolderErrorCode::kBadDtype, entry.name,
-                   fmt::format("element type {} is not supported (F32, F16, BF16, F8_E4M3, U8, "
-                               "I8, I32 and I64 are)",
-                               QuotedForMessage(entry.dtype)));
+                     fmt::format("element type {} is not supported (F32, F16, BF16, F8_E4M3, U8, "
+                                 "I8, I32 and I64 are)",
+                                 QuotedForMessage(entry.dtype)));
 }
 
 // Bytes of the shape; an error when it has no weight's shape.
@@ -70,13 +70,13 @@ absl::StatusOr<SafetensorsTensor> CheckEntry(const HeaderEntry& entry,
   if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1] ||
       entry.offsets[1] - entry.offsets[0] != bytes) {
     return TensorError(FolderErrorCode::kBadOffsets, entry.name,
-                     fmt::format("data_offsets [{}], its shape needs {} bytes",
-                                 fmt::join(entry.offsets, ", "), bytes));
+                       fmt::format("data_offsets [{}], its shape needs {} bytes",
+                                   fmt::join(entry.offsets, ", "), bytes));
   }
   if (entry.offsets[1] > data.size()) {
     return TensorError(FolderErrorCode::kDataOutOfFile, entry.name,
-                     fmt::format("bytes [{}, {}), the file has {} of data", entry.offsets[0],
-                                 entry.offsets[1], data.size()));
+                       fmt::format("bytes [{}, {}), the file has {} of data", entry.offsets[0],
+                                   entry.offsets[1], data.size()));
   }
   out.data = data.subspan(entry.offsets[0], bytes);
   out.shape = entry.shape;
@@ -188,9 +188,10 @@ absl::Status CheckCoverage(std::vector<SafetensorsTensor>& tensors,
   const std::byte* expected = data.data();
   for (const SafetensorsTensor& tensor : tensors) {
     if (tensor.data.data() != expected) {
-      return TensorError(FolderErrorCode::kBadOffsets, tensor.name,
-                       fmt::format("begins at byte {} of the data, the tensor before it ends at {}",
-                                   tensor.data.data() - data.data(), expected - data.data()));
+      return TensorError(
+          FolderErrorCode::kBadOffsets, tensor.name,
+          fmt::format("begins at byte {} of the data, the tensor before it ends at {}",
+                      tensor.data.data() - data.data(), expected - data.data()));
     }
     expected += tensor.data.size();
   }

@@ -92,8 +92,8 @@ struct RouterRequest {
   GenerateRequest spec;
   std::shared_ptr<ResponseSink> sink;
   const obs::BatonMetrics* metrics = nullptr;  // of its model; set before it enters the queue
-  SpanIds span;             // of this request; not valid = no spans are recorded
-  kv::HandoffRequest life;  // states and attempts: the specification's table
+  SpanIds span;                                // of this request; not valid = no spans are recorded
+  kv::HandoffRequest life;                     // states and attempts: the specification's table
   obs::RequestLifetime lifetime;
   TraceNotes notes;
   ClientPause pause;

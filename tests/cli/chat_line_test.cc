@@ -175,7 +175,7 @@ class ChatFileTest : public ChatLineTest {
 
   const std::string folder_;
   const std::vector<SessionMessage> talk_ = {{"user", "a\n\"b\""},
-                                          {"assistant", "caf\u00e9 \U0001F600"}};
+                                             {"assistant", "caf\u00e9 \U0001F600"}};
 };
 
 TEST_F(ChatFileTest, AConversationIsSavedAndGoesOn) {

@@ -135,9 +135,10 @@ TEST(PairedRatioTest, NoiseIsNoDifferenceAndFivePercentIsOne) {
     for (int i = 0; i < 100; ++i) {
       const BootstrapSpec spec = {.confidence = 0.99, .resamples = 500, .seed = draws.NextU64()};
       const auto a = NoisyRounds(draws, 16, 1.0);
-      alarms +=
-          Judge(*PairedRatio(a, NoisyRounds(draws, 16, 1.0), spec), 0.01) != RatioVerdict::kNoDifference;
-      found += Judge(*PairedRatio(a, NoisyRounds(draws, 16, 1.05), spec), 0.01) == RatioVerdict::kHigher;
+      alarms += Judge(*PairedRatio(a, NoisyRounds(draws, 16, 1.0), spec), 0.01) !=
+                RatioVerdict::kNoDifference;
+      found +=
+          Judge(*PairedRatio(a, NoisyRounds(draws, 16, 1.05), spec), 0.01) == RatioVerdict::kHigher;
     }
     std::printf("seed %llu: %d false alarms, %d of 100 found\n",
                 static_cast<unsigned long long>(seed), alarms, found);

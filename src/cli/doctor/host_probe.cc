@@ -269,7 +269,8 @@ void ProbeSystem(const std::string& root, SystemFacts* system) {
 // ---- Network.
 
 void ProbeNetworkFiles(const std::string& root, NetworkFacts* network) {
-  std::istringstream range(ReadSystemFile(root + "/proc/sys/net/ipv4/ip_local_port_range").value_or(""));
+  std::istringstream range(
+      ReadSystemFile(root + "/proc/sys/net/ipv4/ip_local_port_range").value_or(""));
   uint32_t first = 0;
   uint32_t last = 0;
   if (range >> first >> last && first <= last) {
