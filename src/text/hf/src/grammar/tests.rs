@@ -66,7 +66,8 @@ fn ids(text: &str) -> Vec<u32> {
 pub fn takes(grammar: &Arc<Grammar>, text: &str) -> bool {
     let mut state = State::new(grammar);
     let tokens = ids(text);
-    state.accept(&tokens).unwrap() == tokens.len() && mask_of(&mut state).contains(&END)
+    state.accept(&tokens).unwrap() == tokens.len()
+        && (state.is_stopped() || state.accept(&[END]).unwrap() == 1)
 }
 
 fn mask_of(state: &mut State) -> Vec<u32> {
