@@ -2,24 +2,17 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <limits>
 #include <optional>
 #include <sstream>
 #include <string_view>
 
+#include "src/base/regular_file.h"
+
 namespace baton::kv {
 namespace {
 
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
-
-std::optional<std::string> ReadSmallFile(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return std::nullopt;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // The number that follows `key` at the start of a line ("MemAvailable:   123 kB", "inactive_file
 // 7").
@@ -41,7 +34,7 @@ std::optional<uint64_t> NumberAfter(std::string_view text, std::string_view key)
 
 // The number a control file holds; nothing for "max" or a file that is not there.
 std::optional<uint64_t> ReadNumber(const std::string& path) {
-  const std::optional<std::string> text = ReadSmallFile(path);
+  const std::optional<std::string> text = ReadSystemFile(path);
   if (!text.has_value()) return std::nullopt;
   return NumberAfter(*text, "");
 }
@@ -66,7 +59,7 @@ uint64_t RoomInGroup(const std::string& folder, const MemoryController& controll
   const std::optional<uint64_t> limit = ReadNumber(folder + "/" + controller.limit);
   const std::optional<uint64_t> usage = ReadNumber(folder + "/" + controller.usage);
   if (!limit.has_value() || !usage.has_value()) return kNoLimit;
-  const std::string stat = ReadSmallFile(folder + "/memory.stat").value_or("");
+  const std::string stat = ReadSystemFile(folder + "/memory.stat").value_or("");
   const uint64_t cache = NumberAfter(stat, controller.inactive_key).value_or(0) +
                          NumberAfter(stat, controller.active_key).value_or(0);
   const uint64_t used = *usage - std::min(*usage, cache);
@@ -89,13 +82,13 @@ uint64_t RoomInAncestors(const std::string& root, std::string path,
 }  // namespace
 
 StatusOr<uint64_t> AvailableMemoryBytes(const std::string& root) {
-  const std::optional<std::string> meminfo = ReadSmallFile(root + "/proc/meminfo");
+  const std::optional<std::string> meminfo = ReadSystemFile(root + "/proc/meminfo");
   const std::optional<uint64_t> available_kib = NumberAfter(meminfo.value_or(""), "MemAvailable:");
   if (!available_kib.has_value()) {
     return Unavailable("{}/proc/meminfo has no MemAvailable line", root);
   }
   uint64_t room = *available_kib * 1024;
-  std::istringstream groups(ReadSmallFile(root + "/proc/self/cgroup").value_or(""));
+  std::istringstream groups(ReadSystemFile(root + "/proc/self/cgroup").value_or(""));
   std::string line;
   while (std::getline(groups, line)) {
     // "0::/path" is version 2; "7:memory:/path" is version 1.

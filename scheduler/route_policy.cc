@@ -341,25 +341,6 @@ Pairing PairingOf(const WorkerFingerprint& prefill, const WorkerFingerprint& dec
   return allowed ? Pairing::kInexact : Pairing::kOtherNumerics;
 }
 
-std::string_view PairingFieldName(Pairing pairing) {
-  switch (pairing) {
-    case Pairing::kExact:
-    case Pairing::kInexact:
-      return "";
-    case Pairing::kOtherWire:
-      return "wire_version";
-    case Pairing::kOtherLayout:
-      return "layout_id";
-    case Pairing::kOtherWeights:
-      return "weights_id";
-    case Pairing::kOtherTokenizer:
-      return "tokenizer_id";
-    case Pairing::kOtherNumerics:
-      return "numerics_id";
-  }
-  return "unknown";
-}
-
 PrefillLoad AsPrefillLoad(const DecodeLoad& load) {
   return {.ready = load.ready,
           .fingerprint = load.fingerprint,

@@ -59,8 +59,6 @@ Pairing PairingOf(const WorkerFingerprint& prefill, const WorkerFingerprint& dec
 inline bool IsPaired(Pairing pairing) {
   return pairing == Pairing::kExact || pairing == Pairing::kInexact;
 }
-// "layout_id", ...: the first field that keeps a pair apart, "" when it is paired.
-std::string_view PairingFieldName(Pairing pairing);
 
 // One prefill worker as last reported.
 struct PrefillLoad {

@@ -112,7 +112,7 @@ inline void RunItem(const ItemRun& run) {
 
 // How a call is cut: every item has rows_per_item rows of a span (the last of a span may have
 // fewer).
-struct AttentionPlan {
+struct AttentionCut {
   uint32_t rows_per_item;
   uint32_t num_items;
 };
@@ -125,9 +125,9 @@ inline uint32_t CountItems(const AttentionArgs& args, uint32_t rows_per_item) {
   return count * args.kv.layout->num_kv_heads;
 }
 
-inline AttentionPlan PlanOf(const AttentionArgs& args, const AttentionShape& shape,
-                            uint32_t num_threads) {
-  AttentionPlan plan;
+inline AttentionCut PlanOf(const AttentionArgs& args, const AttentionShape& shape,
+                           uint32_t num_threads) {
+  AttentionCut plan;
   plan.rows_per_item = shape.max_queries / shape.group;
   plan.num_items = CountItems(args, plan.rows_per_item);
   while (num_threads > 1 && plan.num_items < kMinItemsPerThread * num_threads &&
@@ -139,7 +139,7 @@ inline AttentionPlan PlanOf(const AttentionArgs& args, const AttentionShape& sha
 }
 
 // Items are numbered from the end of the batch, so that the longest rows of a chunk start first.
-inline AttentionItem ItemAt(const AttentionArgs& args, const AttentionPlan& plan, uint32_t index) {
+inline AttentionItem ItemAt(const AttentionArgs& args, const AttentionCut& plan, uint32_t index) {
   const uint32_t num_kv_heads = args.kv.layout->num_kv_heads;
   const uint32_t from_start = plan.num_items - 1 - index;
   uint32_t row_block = from_start / num_kv_heads;
@@ -159,7 +159,7 @@ inline AttentionItem ItemAt(const AttentionArgs& args, const AttentionPlan& plan
 // Few items of one row each: (item, split) pairs are the tasks; their states meet in scratch and
 // are folded in ascending order. Long contexts take several waves, so that scratch is bounded.
 inline void RunSplitsApart(device::ThreadPool& pool, const AttentionArgs& args,
-                           const AttentionShape& shape, const AttentionPlan& plan) {
+                           const AttentionShape& shape, const AttentionCut& plan) {
   const uint32_t num_threads = pool.num_threads();
   float* totals = reinterpret_cast<float*>(args.scratch.data()) + num_threads * shape.thread_floats;
   float* partials =
@@ -209,7 +209,7 @@ inline void Attention(device::ThreadPool& pool, const AttentionArgs& args) {
   if (args.spans.empty()) return;
   const AttentionShape shape =
       ShapeOf(args.num_heads, layout.num_kv_heads, layout.head_dim, args.value_dim);
-  const AttentionPlan plan = PlanOf(args, shape, pool.num_threads());
+  const AttentionCut plan = PlanOf(args, shape, pool.num_threads());
   if (pool.num_threads() > 1 && plan.rows_per_item == 1 &&
       plan.num_items < kMinItemsPerThread * pool.num_threads()) {
     return RunSplitsApart(pool, args, shape, plan);

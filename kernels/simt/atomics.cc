@@ -42,7 +42,7 @@ uint32_t calls::AtomicUpdate(const AtomicRequest& request, uint32_t* word, Site 
   TouchWord(run, word, after != before, __builtin_return_address(0));
   *word = after;
   if (run.options().detect_races) {
-    Clock& of_word = run.ClockOfWord(word);
+    VectorClock& of_word = run.ClockOfWord(word);
     self.since_relaxed.Join(of_word);
     of_word.Join(self.at_fence);
   }
@@ -68,7 +68,7 @@ uint32_t calls::LoadAcquire(const uint32_t* word, Site site) {
   run.Yield(Waiting::kSpin, site);
   SimThread& self = run.self();
   if (run.options().detect_races) {
-    Clock& into = Mutated(site, Mutation::kRelaxed) ? self.since_relaxed : self.clock;
+    VectorClock& into = Mutated(site, Mutation::kRelaxed) ? self.since_relaxed : self.clock;
     into.Join(run.ClockOfWord(word));
   }
   return *word;
@@ -80,8 +80,8 @@ void calls::StoreRelease(uint32_t* word, uint32_t value, Site site) {
   TouchWord(run, word, true, __builtin_return_address(0));
   *word = value;
   if (run.options().detect_races) {
-    Clock& of_word = run.ClockOfWord(word);
-    of_word = Clock();
+    VectorClock& of_word = run.ClockOfWord(word);
+    of_word = VectorClock();
     if (Mutated(site, Mutation::kRelaxed)) {
       of_word.Join(self.at_fence);
     } else {

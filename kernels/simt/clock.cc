@@ -24,7 +24,7 @@ void RaiseAll(std::vector<uint32_t>& into, const std::vector<uint32_t>& from) {
 
 }  // namespace
 
-bool Clock::KnowsForeign(Epoch epoch) const {
+bool VectorClock::KnowsForeign(Epoch epoch) const {
   for (const Foreign& other : foreign_) {
     if (other.cta == epoch.cta()) {
       return epoch.slot() < other.slots.size() && other.slots[epoch.slot()] >= epoch.clock();
@@ -33,7 +33,7 @@ bool Clock::KnowsForeign(Epoch epoch) const {
   return false;
 }
 
-void Clock::JoinCta(uint32_t cta, const std::vector<uint32_t>& slots) {
+void VectorClock::JoinCta(uint32_t cta, const std::vector<uint32_t>& slots) {
   if (cta == cta_) {
     RaiseAll(local_, slots);
     return;
@@ -47,12 +47,12 @@ void Clock::JoinCta(uint32_t cta, const std::vector<uint32_t>& slots) {
   foreign_.push_back({cta, slots});
 }
 
-void Clock::Meet(const Clock& other) {
+void VectorClock::Meet(const VectorClock& other) {
   foreign_.clear();
   LowerSlots(local_.data(), other.local_.data(), local_.size());
 }
 
-void Clock::Join(const Clock& other) {
+void VectorClock::Join(const VectorClock& other) {
   if (other.local_.empty() && other.foreign_.empty()) return;
   if (local_.empty() && foreign_.empty()) {
     *this = other;

@@ -40,10 +40,10 @@ struct Epoch {
 };
 
 // The events that one thread knows to have happened, or that a release published.
-class Clock {
+class VectorClock {
  public:
-  Clock() = default;
-  Clock(uint32_t cta, uint32_t num_slots) : cta_(cta), local_(num_slots, 0) {}
+  VectorClock() = default;
+  VectorClock(uint32_t cta, uint32_t num_slots) : cta_(cta), local_(num_slots, 0) {}
 
   uint32_t Local(uint32_t slot) const { return slot < local_.size() ? local_[slot] : 0; }
   void Raise(uint32_t slot, uint32_t clock) {
@@ -57,9 +57,9 @@ class Clock {
   }
   // Afterwards everything that `other` knows is known here. A default clock knows nothing and
   // becomes a copy.
-  void Join(const Clock& other);
+  void Join(const VectorClock& other);
   // Afterwards only what both know of their cta is known here; nothing of other ctas.
-  void Meet(const Clock& other);
+  void Meet(const VectorClock& other);
 
  private:
   // The events that are known of another cta.

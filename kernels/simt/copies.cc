@@ -92,7 +92,7 @@ void LandFlight(RunState& run, Cta& cta, BarrierState& barrier, const void* addr
   RunState::Land(copy);
   barrier.bytes -= copy.num_bytes + copy.group;  // group holds the bytes a mutant did not move
   if (run.options().detect_races) {
-    Clock landed(cta.id, NumSlots(run.config().num_threads));
+    VectorClock landed(cta.id, NumSlots(run.config().num_threads));
     landed.Raise(SlotOf(run, barrier), static_cast<uint32_t>(barrier.phase) + 1);
     barrier.gathering.Join(landed);
   }

@@ -115,7 +115,7 @@ void RunState::StartCta(uint32_t id, std::byte* shared) {
     thread->stack_top = stacks_.Take();
     thread->fiber.Reset(thread->stack_top, &RunState::ThreadMain);
     if (options_.detect_races) {
-      thread->clock = Clock(id, num_slots);
+      thread->clock = VectorClock(id, num_slots);
       thread->clock.Tick(i);
     }
     started.push_back(thread.get());
@@ -312,7 +312,7 @@ void RunState::CheckRace(const Access& access, Epoch self_epoch) {
   CheckRace(access, self_epoch, self().clock);
 }
 
-void RunState::CheckRace(const Access& access, Epoch self_epoch, const Clock& known) {
+void RunState::CheckRace(const Access& access, Epoch self_epoch, const VectorClock& known) {
   if (!options_.detect_races) return;
   const auto conflict = shadow_.Record(access, self_epoch, known);
   if (!conflict.has_value()) return;
@@ -325,7 +325,7 @@ void RunState::CheckRace(const Access& access, Epoch self_epoch, const Clock& kn
                            DescribeCode(conflict->earlier_code)));
 }
 
-void RunState::Release(SimThread& thread, Clock& into) {
+void RunState::Release(SimThread& thread, VectorClock& into) {
   if (!options_.detect_races) return;
   into.Join(thread.clock);
   thread.clock.Tick(thread.index);

@@ -72,9 +72,9 @@ struct SimThread {
   std::vector<OperandInFlight> operands;
   uint32_t num_product_commits = 0;
   bool has_fenced_sums = false;
-  Clock clock;
-  Clock at_fence;       // published by relaxed atomics after the last fence
-  Clock since_relaxed;  // seen by relaxed atomics, known after the next fence
+  VectorClock clock;
+  VectorClock at_fence;       // published by relaxed atomics after the last fence
+  VectorClock since_relaxed;  // seen by relaxed atomics, known after the next fence
   uint64_t num_steps = 0;
   bool has_waited = true;  // for the kernel before: false until then in a launch that overlaps
 };
@@ -94,8 +94,8 @@ struct BarrierState {
   int64_t bytes = 0;  // expected less landed
   uint64_t phase = 0;
   bool visible_to_copies = false;
-  Clock gathering;
-  Clock completed;
+  VectorClock gathering;
+  VectorClock completed;
   Site init;
   std::deque<PendingCopy> flights;
 };
@@ -114,7 +114,7 @@ struct Cta {
   std::vector<std::unique_ptr<SimThread>> threads;
   std::vector<std::vector<Rendezvous>> warps;
   std::vector<Warpgroup> warpgroups;
-  Clock fenced;  // what was known at a fence_proxy_async
+  VectorClock fenced;  // what was known at a fence_proxy_async
   std::unordered_map<const void*, BarrierState> barriers;
   uint32_t num_at_sync = 0;
   const SimThread* first_at_sync = nullptr;  // of those
@@ -159,14 +159,14 @@ class RunState {
   // Fails when the access, made as `self`, conflicts with an earlier one that `known`, or the
   // active thread, does not know of.
   void CheckRace(const Access& access, Epoch self);
-  void CheckRace(const Access& access, Epoch self, const Clock& known);
+  void CheckRace(const Access& access, Epoch self, const VectorClock& known);
   // The epoch of the last write to a byte of device memory.
   Epoch LastWrite(const void* address) const { return shadow_.LastWrite(address); }
 
   // Publishes what the thread knows, then lets its clock go on.
-  void Release(SimThread& thread, Clock& into);
+  void Release(SimThread& thread, VectorClock& into);
   // The clock that goes with a word used by atomics.
-  Clock& ClockOfWord(const void* word) { return word_clocks_[word]; }
+  VectorClock& ClockOfWord(const void* word) { return word_clocks_[word]; }
   uint64_t Random() { return SplitMix(random_ += kSplitMixStep); }
   bool LandsNow();
   // Moves the bytes of a copy.
@@ -212,7 +212,7 @@ class RunState {
   uint64_t idle_turns_ = 0;
   uint32_t num_live_ = 0;
   absl::Status outcome_;
-  std::unordered_map<const void*, Clock> word_clocks_;
+  std::unordered_map<const void*, VectorClock> word_clocks_;
 };
 
 // "copy_kernel.cu:31" of a return address, or its offset in the program where the line is unknown.

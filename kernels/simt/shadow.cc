@@ -40,7 +40,8 @@ CodeAddress Shadow::WholeCode(uint32_t low_half) const {
   return reinterpret_cast<CodeAddress>(here + static_cast<uintptr_t>(int64_t{distance}));
 }
 
-std::optional<Conflict> Shadow::CheckReads(const Cell& cell, Epoch self, const Clock& known) const {
+std::optional<Conflict> Shadow::CheckReads(const Cell& cell, Epoch self,
+                                           const VectorClock& known) const {
   const uint64_t one[] = {cell.read};
   const bool is_set = (cell.read & kIsSet) != 0;
   const uint64_t* first = is_set ? sets_[cell.read >> 1].epochs.data() : one;
@@ -62,7 +63,7 @@ void Shadow::DropReads(Cell& cell) {
   cell.read = 0;
 }
 
-void Shadow::AddRead(Cell& cell, Epoch self, const Clock& known) {
+void Shadow::AddRead(Cell& cell, Epoch self, const VectorClock& known) {
   if ((cell.read & kIsSet) == 0) {
     if (cell.read == 0 || known.Knows(Epoch{cell.read})) {
       cell.read = self.bits;
@@ -90,7 +91,7 @@ void Shadow::AddRead(Cell& cell, Epoch self, const Clock& known) {
   epochs.push_back(self.bits);
 }
 
-std::optional<Conflict> Shadow::Record(const Access& access, Epoch self, const Clock& known) {
+std::optional<Conflict> Shadow::Record(const Access& access, Epoch self, const VectorClock& known) {
   Cell* cell = cells_ + arena_.OffsetOf(access.address);
   const auto* address = static_cast<const std::byte*>(access.address);
   for (size_t i = 0; i < access.size; ++i, ++cell, ++address) {

@@ -47,7 +47,7 @@ class Shadow {
   void BeginLaunch();
   // Records the access as `self`; the first conflict with what `known` does not know, if any. The
   // bytes must lie in the arena.
-  std::optional<Conflict> Record(const Access& access, Epoch self, const Clock& known);
+  std::optional<Conflict> Record(const Access& access, Epoch self, const VectorClock& known);
   // The epoch of the last write to the byte in this launch; not set: nobody wrote it.
   Epoch LastWrite(const void* address) const;
   // Forgets the accesses to these bytes: shared memory is given to the next cta.
@@ -67,8 +67,8 @@ class Shadow {
     std::vector<uint64_t> epochs;
   };
 
-  std::optional<Conflict> CheckReads(const Cell& cell, Epoch self, const Clock& known) const;
-  void AddRead(Cell& cell, Epoch self, const Clock& known);
+  std::optional<Conflict> CheckReads(const Cell& cell, Epoch self, const VectorClock& known) const;
+  void AddRead(Cell& cell, Epoch self, const VectorClock& known);
   void DropReads(Cell& cell);
   CodeAddress WholeCode(uint32_t low_half) const;
 

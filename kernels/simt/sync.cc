@@ -30,7 +30,7 @@ using Lanes = SimThread* [kWarpSize];
 // Everything that any of the threads knows is then known to all of them.
 void JoinAll(RunState& run, const std::vector<SimThread*>& threads) {
   if (!run.options().detect_races) return;
-  Clock all;
+  VectorClock all;
   for (SimThread* thread : threads) run.Release(*thread, all);
   for (SimThread* thread : threads) thread->clock.Join(all);
 }

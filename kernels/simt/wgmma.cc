@@ -191,7 +191,7 @@ const std::byte* ColumnsAt(RunState& run, ColumnsDescriptor columns, uint32_t nu
 // As whom a product reads: its warpgroup's slot, and what all of its threads know.
 struct Reader {
   Epoch epoch;
-  Clock known;
+  VectorClock known;
   Site site;
 };
 

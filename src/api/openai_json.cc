@@ -1,7 +1,6 @@
 #include "src/api/openai_json.h"
 
 #include <algorithm>
-#include <limits>
 #include <span>
 #include <utility>
 #include <variant>
@@ -570,11 +569,6 @@ void AnswerPieces::StepPromptLog() {
 void AnswerPieces::EndChoice() {
   json_.EndObject();
   stage_ = ++choice_ == order_.size() ? Stage::kTail : Stage::kChoice;
-}
-
-std::string AnswerJson(const AnswerPlan& plan, const AnswerCollector& answer,
-                       const GenerateResult& result) {
-  return AnswerPieces(plan, answer, result).Next(std::numeric_limits<size_t>::max());
 }
 
 PromptLogJson PromptLogOf(const AnswerPlan& plan, uint32_t prompt, const PromptLogprobs* log) {

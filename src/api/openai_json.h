@@ -76,10 +76,6 @@ class AnswerPieces final : public WholeAnswer {
   uint32_t offset_ = 0;  // code points of the echoed tokens before it
 };
 
-// The whole answer as one text.
-std::string AnswerJson(const AnswerPlan& plan, const AnswerCollector& answer,
-                       const router::GenerateResult& result);
-
 // Chunks of a stream, each a JSON object without SSE framing.
 // The log-probabilities of a prompt that the request asked for; `log` null: it is one token.
 PromptLogJson PromptLogOf(const AnswerPlan& plan, uint32_t prompt,

@@ -56,8 +56,8 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
   // A worker that is silent for kDeadUs is lost, so its news of free room are that late at most.
   // Five times that is for a machine that has no time for its processes.
   static constexpr int64_t kLateRoomUs = 5 * limits::kDeadUs;
-  // A wait in the queue takes 20 ms or more, whatever --queue-wait-ms and --slo say.
-  static constexpr uint32_t kMostTriesAlone = kLateRoomUs / 20'000;
+  // A wait in the queue takes a tick of the router or more, whatever --queue-wait-ms and --slo say.
+  static constexpr uint32_t kMostTriesAlone = kLateRoomUs / limits::kRouterTickUs;
 
   // `requests`: of one call, each with as many choices. The submitter and the clock outlive this.
   PromptFanIn(router::Submitter* submitter, std::vector<router::GenerateRequest> requests,

@@ -39,7 +39,6 @@ class BoundedQueue {
       if (closed_ || size_ == slots_.size()) return false;
       slots_[(head_ + size_) % slots_.size()].emplace(std::move(item));
       ++size_;
-      if (size_ > high_water_) high_water_ = size_;
     }
     not_empty_.NotifyOne();
     return true;
@@ -47,12 +46,6 @@ class BoundedQueue {
   bool TryPush(const T& item) {
     T copy = item;
     return TryPush(std::move(copy));
-  }
-
-  // The oldest item, or nothing when there is none now.
-  std::optional<T> TryPop() {
-    MutexLock lock(mutex_);
-    return TakeLocked();
   }
 
   // The oldest item; waits until `deadline_us` (SystemClock().NowUs()). Nothing = timed out, or
@@ -95,11 +88,6 @@ class BoundedQueue {
     return size_;
   }
   size_t capacity() const { return capacity_; }
-  // The largest size ever reached: how close the limit came.
-  size_t high_water() const {
-    MutexLock lock(mutex_);
-    return high_water_;
-  }
 
  private:
   void WaitLocked(int64_t deadline_us) BATON_REQUIRES(mutex_) {
@@ -135,7 +123,6 @@ class BoundedQueue {
   std::vector<std::optional<T>> slots_ BATON_GUARDED_BY(mutex_);  // ring; its size is constant
   size_t head_ BATON_GUARDED_BY(mutex_) = 0;
   size_t size_ BATON_GUARDED_BY(mutex_) = 0;
-  size_t high_water_ BATON_GUARDED_BY(mutex_) = 0;
   bool closed_ BATON_GUARDED_BY(mutex_) = false;
 };
 

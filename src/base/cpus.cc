@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <fstream>
 #include <memory>
 #include <sstream>
 #include <string_view>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+
+#include "src/base/regular_file.h"
 
 namespace baton {
 namespace {
@@ -23,12 +24,7 @@ struct GroupMount {
   bool is_v2 = false;
 };
 
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
+std::string ReadAll(const std::string& path) { return ReadSystemFile(path).value_or(""); }
 
 // "\040" as the space that it stands for.
 std::string Unescaped(const std::string& text) {

@@ -153,6 +153,8 @@ inline constexpr size_t kMaxUnsentBytes = size_t{4} << 20;
 // A worker that refuses a request for load tells the router to come back after so long: a full
 // table or inbox has room again after a step or two of 100 ms.
 inline constexpr uint32_t kRetryHintMs = 200;
+// While requests live a router looks at its timers this often: a wait in its queue is no shorter.
+inline constexpr int64_t kRouterTickUs = 20'000;
 // How long a worker that refused for load is full for the router, unless it names a longer time:
 // 20 ms is about a decode step, and 500 ms still gives 20 tries within the queue wait.
 inline constexpr int64_t kFirstFullUs = 20'000;

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
+#include <sstream>
 #include <string_view>
 
 #include "src/base/errno_text.h"
@@ -42,6 +44,14 @@ StatusOr<std::string> ReadRegularFile(const std::string& path, size_t max_bytes)
     done += static_cast<size_t>(count);
   }
   return text;
+}
+
+std::optional<std::string> ReadSystemFile(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return std::nullopt;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 StatusOr<UniqueFd> OpenInput(const std::string& path) {

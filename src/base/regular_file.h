@@ -3,6 +3,7 @@
 #define BATON_BASE_REGULAR_FILE_H_
 
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include "src/base/status.h"
@@ -14,6 +15,10 @@ namespace baton {
 // another kind (a FIFO is not waited for) or has more than `max_bytes`; Unavailable when it cannot
 // be read. Messages do not name the path: the caller knows what the user called it.
 StatusOr<std::string> ReadRegularFile(const std::string& path, size_t max_bytes);
+
+// The text of a file of the kernel (/proc, /sys), whose size nobody knows before it is read;
+// nullopt when it cannot be opened.
+std::optional<std::string> ReadSystemFile(const std::string& path);
 
 // Opens what a user named as an input: a file, or what a shell puts in the place of one (a pipe
 // that it holds open: `<(command)`, /dev/stdin). A FIFO by its name is refused, because reading it

@@ -20,10 +20,10 @@ namespace baton::cli {
 
 using loadgen::BenchPlan;
 using loadgen::ComparedRuns;
-using loadgen::Endpoint;
 using loadgen::Environment;
 using loadgen::HtmlPage;
 using loadgen::JsonFile;
+using loadgen::LoadedServer;
 using loadgen::LoadProgress;
 using loadgen::MakeReport;
 using loadgen::OnTrial;
@@ -64,7 +64,7 @@ void OnInterrupt(int number) {
 }
 
 // The id of the first model that the server lists; "" when it has no such list.
-StatusOr<std::string> FirstModel(const Endpoint& endpoint) {
+StatusOr<std::string> FirstModel(const LoadedServer& endpoint) {
   HttpClientRequest request;
   request.url.host = endpoint.target.host;
   request.url.port = endpoint.target.port;
@@ -90,7 +90,7 @@ class BenchLoad {
     if (!line_.active()) plan_.on_progress = nullptr;
   }
 
-  int Run(const std::vector<Endpoint>& endpoints) {
+  int Run(const std::vector<LoadedServer>& endpoints) {
     environment_ = ReadEnvironment(kVersion);
     model_ = endpoints[0].target.model;
     Print("seed {}\n", f_.seed);
@@ -113,7 +113,7 @@ class BenchLoad {
   }
 
  private:
-  StatusOr<int> RunOnce(const Endpoint& endpoint) {
+  StatusOr<int> RunOnce(const LoadedServer& endpoint) {
     const uint64_t seed = plan_.workload.seed;
     BATON_ASSIGN_OR_RETURN(const RunResult result, RunPlan(plan_, endpoint, {seed, seed}));
     line_.Clear();
@@ -162,7 +162,7 @@ class BenchLoad {
     }
   }
 
-  StatusOr<int> RunRates(const Endpoint& endpoint) {
+  StatusOr<int> RunRates(const LoadedServer& endpoint) {
     BATON_ASSIGN_OR_RETURN(const std::vector<double> rates, SweepRates(f_));
     RateRuns runs;
     const Status swept = RunSweep(plan_, endpoint, rates, TrialPrinter(), runs);
@@ -178,7 +178,7 @@ class BenchLoad {
     return code;
   }
 
-  StatusOr<int> RunMax(const Endpoint& endpoint) {
+  StatusOr<int> RunMax(const LoadedServer& endpoint) {
     RateSearchSpec spec;
     spec.lowest = plan_.arrivals.rate;
     const StatusOr<double> highest = ParseNumber(f_.max_rate);
@@ -212,7 +212,7 @@ class BenchLoad {
                        *found.best, found.at_highest ? " (the end of the range)" : "");
   }
 
-  StatusOr<int> RunCompare(const Endpoint& a, const Endpoint& b) {
+  StatusOr<int> RunCompare(const LoadedServer& a, const LoadedServer& b) {
     ComparedRuns runs;
     Status compared = RunComparison(plan_, a, b, static_cast<uint32_t>(f_.rounds), runs);
     line_.Clear();
@@ -310,23 +310,23 @@ class BenchLoad {
   HtmlPage page_;
 };
 
-StatusOr<std::vector<Endpoint>> MakeEndpoints(const BenchLoadFlags& f) {
+StatusOr<std::vector<LoadedServer>> MakeEndpoints(const BenchLoadFlags& f) {
   std::vector<std::string> urls = f.compare;
   if (urls.empty()) urls = {f.url};
   if (!f.compare.empty() && (f.compare.size() != 2 || !f.url.empty())) {
     return InvalidArgument("--compare takes two URLs and nothing else does: --compare URL_A URL_B");
   }
-  std::vector<Endpoint> endpoints;
+  std::vector<LoadedServer> endpoints;
   for (const std::string& url : urls) {
-    BATON_ASSIGN_OR_RETURN(Endpoint endpoint, MakeEndpoint(url, f));
+    BATON_ASSIGN_OR_RETURN(LoadedServer endpoint, MakeEndpoint(url, f));
     endpoints.push_back(std::move(endpoint));
   }
   return endpoints;
 }
 
 // Also finds out that a server is there before anything is measured.
-Status FindModels(std::vector<Endpoint>& endpoints) {
-  for (Endpoint& endpoint : endpoints) {
+Status FindModels(std::vector<LoadedServer>& endpoints) {
+  for (LoadedServer& endpoint : endpoints) {
     if (endpoint.grpc) continue;
     const StatusOr<std::string> model = FirstModel(endpoint);
     if (!model.ok()) return WithPrefix(model.status(), endpoint.url);
@@ -346,7 +346,7 @@ int RunBenchLoad(const std::vector<std::string>& args) {
   DeclareBenchLoad(flags, f);
   if (std::optional<int> code = flags.Parse(args)) return *code;
   DrawSeed(f);
-  StatusOr<std::vector<Endpoint>> endpoints = MakeEndpoints(f);
+  StatusOr<std::vector<LoadedServer>> endpoints = MakeEndpoints(f);
   if (!endpoints.ok()) return Fail("bench", endpoints.status(), kExitUsage);
   bool file_error = false;
   StatusOr<BenchPlan> plan = MakePlan(f, &file_error);

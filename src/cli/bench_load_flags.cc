@@ -14,7 +14,7 @@ namespace baton::cli {
 
 using loadgen::BenchPlan;
 using loadgen::CheckWritable;
-using loadgen::Endpoint;
+using loadgen::LoadedServer;
 using loadgen::ParseArrivals;
 using loadgen::ParseGolden;
 using loadgen::ParseLength;
@@ -297,8 +297,8 @@ StatusOr<BenchPlan> MakePlan(const BenchLoadFlags& f, bool* file_error) {
   return plan;
 }
 
-StatusOr<Endpoint> MakeEndpoint(std::string_view url, const BenchLoadFlags& f) {
-  Endpoint endpoint;
+StatusOr<LoadedServer> MakeEndpoint(std::string_view url, const BenchLoadFlags& f) {
+  LoadedServer endpoint;
   if (url.empty()) {
     return InvalidArgument(
         "URL is missing: HOST:PORT, http://HOST:PORT or grpc://HOST:PORT of a server");

@@ -64,7 +64,7 @@ void DrawSeed(BenchLoadFlags& f);
 StatusOr<loadgen::BenchPlan> MakePlan(const BenchLoadFlags& f, bool* file_error);
 
 // "http://host:port[/base]" or "grpc://host:port". InvalidArgument otherwise; https is refused.
-StatusOr<loadgen::Endpoint> MakeEndpoint(std::string_view url, const BenchLoadFlags& f);
+StatusOr<loadgen::LoadedServer> MakeEndpoint(std::string_view url, const BenchLoadFlags& f);
 
 // The rates of --sweep, or an error that names the wrong one.
 StatusOr<std::vector<double>> SweepRates(const BenchLoadFlags& f);

@@ -38,16 +38,16 @@ StatusOr<json> ReadChatFile(const std::string& path) {
   return file;
 }
 
-StatusOr<std::vector<ChatMessage>> MessagesOf(const json& file) {
+StatusOr<std::vector<SessionMessage>> MessagesOf(const json& file) {
   const auto rows = file.find("messages");
   if (rows == file.end() || !rows->is_array()) {
     return InvalidArgument("\"messages\" is missing or no list");
   }
-  std::vector<ChatMessage> messages;
+  std::vector<SessionMessage> messages;
   for (const json& row : *rows) {
     const std::string place = fmt::format("messages[{}]", messages.size());
     if (!row.is_object()) return InvalidArgument("{} is no object", place);
-    ChatMessage message{TextOf(row, "role"), TextOf(row, "content")};
+    SessionMessage message{TextOf(row, "role"), TextOf(row, "content")};
     const std::string_view expected = messages.size() % 2 == 0 ? "user" : "assistant";
     if (message.role != expected) {
       return InvalidArgument(
@@ -85,7 +85,7 @@ Status SaveChat(const std::string& path, const ChatSession& session) {
                          QuotedForMessage(path));
   }
   json messages = json::array();
-  for (const ChatMessage& message : session.messages()) {
+  for (const SessionMessage& message : session.messages()) {
     messages.push_back({{"role", message.role}, {"content", message.content}});
   }
   const ChatOptions& options = session.options();
@@ -106,7 +106,7 @@ Status SaveChat(const std::string& path, const ChatSession& session) {
 Status LoadChat(const std::string& path, ChatSession& session) {
   const StatusOr<json> file = ReadChatFile(WithHome(path));
   if (!file.ok()) return WithPrefix(file.status(), QuotedForMessage(path));
-  StatusOr<std::vector<ChatMessage>> messages = MessagesOf(*file);
+  StatusOr<std::vector<SessionMessage>> messages = MessagesOf(*file);
   if (!messages.ok()) return WithPrefix(messages.status(), QuotedForMessage(path));
   StatusOr<std::string> system = SystemOf(*file);
   if (!system.ok()) return WithPrefix(system.status(), QuotedForMessage(path));

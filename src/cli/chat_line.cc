@@ -10,6 +10,7 @@
 
 #include "src/base/nearest_name.h"
 #include "src/base/quoted_text.h"
+#include "src/base/trimmed_text.h"
 #include "src/cli/chat_file.h"
 
 namespace baton::cli {
@@ -41,13 +42,6 @@ constexpr std::string_view kCommands[] = {"/help",  "/clear", "/system", "/set",
                                           "/model", "/split", "/stats",  "/trace", "/save",
                                           "/load",  "/exit",  "/quit",   "/bye"};
 constexpr std::string_view kSettings[] = {"temperature", "max-tokens", "seed"};
-
-std::string_view Trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n";
-  const size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlanks) + 1 - first);
-}
 
 // The first word, and what follows it.
 std::pair<std::string_view, std::string_view> FirstWord(std::string_view text) {

@@ -88,11 +88,11 @@ struct ChatTotals {
   int64_t kv_bytes = 0;
 };
 
-struct ChatMessage {
+struct SessionMessage {
   std::string role;  // "user" or "assistant"
   std::string content;
 
-  friend bool operator==(const ChatMessage&, const ChatMessage&) = default;
+  friend bool operator==(const SessionMessage&, const SessionMessage&) = default;
 };
 
 // Takes the bytes of an event stream in any split and gives the payload of each `data:` event.
@@ -128,8 +128,8 @@ class ChatSession {
   void Clear() { messages_.clear(); }
   ChatOptions& options() { return options_; }  // of the next question
   const ChatOptions& options() const { return options_; }
-  const std::vector<ChatMessage>& messages() const { return messages_; }
-  void SetMessages(std::vector<ChatMessage> messages) { messages_ = std::move(messages); }
+  const std::vector<SessionMessage>& messages() const { return messages_; }
+  void SetMessages(std::vector<SessionMessage> messages) { messages_ = std::move(messages); }
   // The last answer that came whole; none before the first.
   const std::optional<AnswerStats>& last() const { return last_; }
   const ChatTotals& totals() const { return totals_; }
@@ -140,7 +140,7 @@ class ChatSession {
   void Count(const AnswerStats& stats);
 
   ChatOptions options_;
-  std::vector<ChatMessage> messages_;
+  std::vector<SessionMessage> messages_;
   std::optional<AnswerStats> last_;
   ChatTotals totals_;
 };

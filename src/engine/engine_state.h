@@ -31,7 +31,7 @@ struct EngineState {
   std::unique_ptr<kv::PrefixIndex> prefix_index;  // null when it is switched off
   Speculator speculator;
   scheduler::Scheduler scheduler;
-  RequestTable requests;
+  LiveRequests requests;
   absl::flat_hash_map<Incarnation, kv::TransportKind> peers;  // that are connected, and how
   Outbox outbox;
   EngineSnapshot numbers;  // counters, and what EngineReport fills in

@@ -55,7 +55,7 @@ FinishReason LiveRequest::After(const Choice& choice, TokenId token,
   return limits.After(spec.num_prompt_tokens, choice.sampler.num_output(), is_stop);
 }
 
-LiveRequest* RequestTable::Add(std::unique_ptr<LiveRequest> request) {
+LiveRequest* LiveRequests::Add(std::unique_ptr<LiveRequest> request) {
   LiveRequest* const raw = request.get();
   const RequestUid uid = raw->spec.key.uid;
   const bool is_new = requests_.try_emplace(uid, std::move(request)).second;
@@ -63,7 +63,7 @@ LiveRequest* RequestTable::Add(std::unique_ptr<LiveRequest> request) {
   return raw;
 }
 
-void RequestTable::Erase(LiveRequest* request) {
+void LiveRequests::Erase(LiveRequest* request) {
   if (request->prompt_sequence != SequenceId()) EraseSequence(request->prompt_sequence);
   for (const Choice& choice : request->choices) {
     if (choice.sequence != SequenceId()) EraseSequence(choice.sequence);
@@ -71,12 +71,12 @@ void RequestTable::Erase(LiveRequest* request) {
   requests_.erase(request->spec.key.uid);
 }
 
-LiveRequest* RequestTable::Find(const RequestUid& uid) const {
+LiveRequest* LiveRequests::Find(const RequestUid& uid) const {
   const auto it = requests_.find(uid);
   return it == requests_.end() ? nullptr : it->second.get();
 }
 
-const SequenceUse* RequestTable::FindSequence(SequenceId id) const {
+const SequenceUse* LiveRequests::FindSequence(SequenceId id) const {
   const auto it = sequences_.find(id);
   return it == sequences_.end() ? nullptr : &it->second;
 }

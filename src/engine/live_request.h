@@ -1,5 +1,5 @@
 // LiveRequest: one request that an engine works on, from acceptance to its terminal state; and
-// RequestTable, which finds it. Engine thread.
+// LiveRequests, which finds it. Engine thread.
 #ifndef BATON_ENGINE_LIVE_REQUEST_H_
 #define BATON_ENGINE_LIVE_REQUEST_H_
 
@@ -75,7 +75,7 @@ struct SequenceUse {
 };
 
 // The live requests of an engine, by name and by sequence.
-class RequestTable {
+class LiveRequests {
  public:
   LiveRequest* Add(std::unique_ptr<LiveRequest> request);
   // Nothing of the request is found any more; pointers to it are void.

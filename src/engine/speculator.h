@@ -25,7 +25,7 @@
 
 namespace baton::engine {
 
-class RequestTable;
+class LiveRequests;
 struct Choice;
 
 // The values of `--speculate`.
@@ -36,7 +36,7 @@ std::string_view SpeculateModeName(SpeculateMode mode);
 class Speculator final : public scheduler::Proposer {
  public:
   // `requests` outlives it.
-  Speculator(SpeculateMode mode, const RequestTable* requests) : mode_(mode), requests_(requests) {}
+  Speculator(SpeculateMode mode, const LiveRequests* requests) : mode_(mode), requests_(requests) {}
 
   void BeginStep(uint32_t num_rows, bool has_prompts) override;
   void Propose(const scheduler::Sequence& sequence, uint32_t max_tokens,
@@ -56,7 +56,7 @@ class Speculator final : public scheduler::Proposer {
   uint32_t CutToGain(ChoiceGuesses* guesses, uint32_t num_tokens) const;
 
   const SpeculateMode mode_;
-  const RequestTable* const requests_;
+  const LiveRequests* const requests_;
   RowGain gain_;
   // State of the step being planned.
   uint32_t num_rows_ = 0;

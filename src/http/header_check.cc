@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "src/base/trimmed_text.h"
+
 namespace baton::http {
 namespace {
 
@@ -121,10 +123,7 @@ std::optional<std::string_view> RawField(std::string_view header, std::string_vi
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos) continue;
     if (!EqualsIgnoreCase(line.substr(0, colon), name)) continue;
-    line.remove_prefix(colon + 1);
-    const size_t begin = line.find_first_not_of(" \t\r");
-    if (begin == std::string_view::npos) return "";
-    return line.substr(begin, line.find_last_not_of(" \t\r") + 1 - begin);
+    return Trimmed(line.substr(colon + 1), " \t\r");
   }
   return std::nullopt;
 }

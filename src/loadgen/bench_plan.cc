@@ -12,7 +12,7 @@ namespace {
 // How often a trial of a search is made when it is void.
 constexpr uint32_t kVoidTries = 3;
 
-StatusOr<std::unique_ptr<StreamBackend>> MakeBackend(const Endpoint& endpoint) {
+StatusOr<std::unique_ptr<StreamBackend>> MakeBackend(const LoadedServer& endpoint) {
   if (endpoint.grpc) return GrpcStreams::Create(endpoint.target);
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<HttpStreams> http, HttpStreams::Create(endpoint.target));
   return std::unique_ptr<StreamBackend>(std::move(http));
@@ -71,7 +71,7 @@ void CollectVoid(const ComparedRuns& runs, Comparison& comparison) {
 
 }  // namespace
 
-StatusOr<RunResult> RunPlan(const BenchPlan& plan, const Endpoint& endpoint, RunSeeds seeds) {
+StatusOr<RunResult> RunPlan(const BenchPlan& plan, const LoadedServer& endpoint, RunSeeds seeds) {
   WorkloadSpec spec = plan.workload;
   spec.seed = seeds.load;
   spec.text_seed = seeds.text;
@@ -84,7 +84,7 @@ StatusOr<RunResult> RunPlan(const BenchPlan& plan, const Endpoint& endpoint, Run
 namespace {
 
 // One run at a rate, kept in `runs`.
-Status RunAtRate(const BenchPlan& plan, const Endpoint& endpoint, double rate, RateRuns& runs) {
+Status RunAtRate(const BenchPlan& plan, const LoadedServer& endpoint, double rate, RateRuns& runs) {
   BenchPlan at_rate = plan;
   at_rate.arrivals.rate = rate;
   const uint64_t seed = plan.workload.seed + runs.rates.size();
@@ -97,8 +97,8 @@ Status RunAtRate(const BenchPlan& plan, const Endpoint& endpoint, double rate, R
 
 }  // namespace
 
-Status RunSweep(const BenchPlan& plan, const Endpoint& endpoint, const std::vector<double>& rates,
-                const OnTrial& on_trial, RateRuns& runs) {
+Status RunSweep(const BenchPlan& plan, const LoadedServer& endpoint,
+                const std::vector<double>& rates, const OnTrial& on_trial, RateRuns& runs) {
   for (const double rate : rates) {
     BATON_RETURN_IF_ERROR(RunAtRate(plan, endpoint, rate, runs));
     on_trial(rate, runs.reports.back());
@@ -107,7 +107,7 @@ Status RunSweep(const BenchPlan& plan, const Endpoint& endpoint, const std::vect
   return OkStatus();
 }
 
-StatusOr<RateSearchResult> RunFindMax(const BenchPlan& plan, const Endpoint& endpoint,
+StatusOr<RateSearchResult> RunFindMax(const BenchPlan& plan, const LoadedServer& endpoint,
                                       const RateSearchSpec& spec, const OnTrial& on_trial,
                                       RateRuns& runs) {
   const auto holds = [&](double rate, uint32_t) -> StatusOr<bool> {
@@ -127,10 +127,10 @@ StatusOr<RateSearchResult> RunFindMax(const BenchPlan& plan, const Endpoint& end
   return FindMaxRate(spec, holds);
 }
 
-Status RunComparison(const BenchPlan& plan, const Endpoint& a, const Endpoint& b, uint32_t pairs,
-                     ComparedRuns& runs) {
+Status RunComparison(const BenchPlan& plan, const LoadedServer& a, const LoadedServer& b,
+                     uint32_t pairs, ComparedRuns& runs) {
   RandomDraws seeds(plan.workload.seed);
-  for (const Endpoint* endpoint : {&a, &b}) {
+  for (const LoadedServer* endpoint : {&a, &b}) {
     BATON_RETURN_IF_ERROR(RunPlan(plan, *endpoint, {seeds.NextU64(), seeds.NextU64()}).status());
   }
   for (uint32_t pair = 0; pair < pairs; ++pair) {

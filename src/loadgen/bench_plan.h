@@ -20,7 +20,7 @@
 namespace baton::loadgen {
 
 // A server under load.
-struct Endpoint {
+struct LoadedServer {
   std::string url;  // as typed
   bool grpc = false;
   HttpTarget target;  // host, port and model for gRPC too
@@ -53,7 +53,7 @@ struct RunSeeds {
 
 // One run of the plan with these seeds. InvalidArgument and ResourceExhausted from the plan;
 // NotFound, Unavailable when the server cannot be reached at the start.
-StatusOr<RunResult> RunPlan(const BenchPlan& plan, const Endpoint& endpoint, RunSeeds seeds);
+StatusOr<RunResult> RunPlan(const BenchPlan& plan, const LoadedServer& endpoint, RunSeeds seeds);
 
 // A search or a sweep over rates: each trial's run is kept.
 struct RateRuns {
@@ -65,12 +65,12 @@ struct RateRuns {
 using OnTrial = std::function<void(double rate, const RunReport&)>;
 
 // Runs the plan at each of the rates, into `runs`; what was measured before an error stays there.
-Status RunSweep(const BenchPlan& plan, const Endpoint& endpoint, const std::vector<double>& rates,
-                const OnTrial& on_trial, RateRuns& runs);
+Status RunSweep(const BenchPlan& plan, const LoadedServer& endpoint,
+                const std::vector<double>& rates, const OnTrial& on_trial, RateRuns& runs);
 // Searches the largest rate at which the plan's objective is met; `runs` gets every trial, also
 // those before an error. A void trial is made again; FailedPrecondition when it stays void, Aborted
 // when the server goes away.
-StatusOr<RateSearchResult> RunFindMax(const BenchPlan& plan, const Endpoint& endpoint,
+StatusOr<RateSearchResult> RunFindMax(const BenchPlan& plan, const LoadedServer& endpoint,
                                       const RateSearchSpec& spec, const OnTrial& on_trial,
                                       RateRuns& runs);
 
@@ -83,8 +83,8 @@ struct ComparedRuns {
 // `pairs` rounds a side in the order A B B A ..., after one untimed round each; neighbours get the
 // same lengths at the same times, in other words each: A and B may be one server, or share a cache.
 // `runs` keeps the rounds before an error.
-Status RunComparison(const BenchPlan& plan, const Endpoint& a, const Endpoint& b, uint32_t pairs,
-                     ComparedRuns& runs);
+Status RunComparison(const BenchPlan& plan, const LoadedServer& a, const LoadedServer& b,
+                     uint32_t pairs, ComparedRuns& runs);
 
 }  // namespace baton::loadgen
 

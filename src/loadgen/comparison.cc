@@ -48,8 +48,8 @@ std::string Value(const ComparedMetric& metric, double value) {
 }
 
 std::string_view Words(const ComparedMetric& metric) {
-  if (metric.verdict == Verdict::kNoDifference) return "no difference";
-  const bool better = (metric.verdict == Verdict::kHigher) == metric.more_is_better;
+  if (metric.verdict == RatioVerdict::kNoDifference) return "no difference";
+  const bool better = (metric.verdict == RatioVerdict::kHigher) == metric.more_is_better;
   return better ? "B is better" : "B is worse";
 }
 
@@ -57,7 +57,7 @@ std::string_view Words(const ComparedMetric& metric) {
 
 bool Comparison::differs() const {
   return std::any_of(metrics.begin(), metrics.end(), [](const ComparedMetric& metric) {
-    return metric.verdict != Verdict::kNoDifference;
+    return metric.verdict != RatioVerdict::kNoDifference;
   });
 }
 

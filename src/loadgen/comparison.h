@@ -30,7 +30,7 @@ struct ComparedMetric {
   double typical_a = 0;  // median over the rounds; microseconds or a rate
   double typical_b = 0;
   RatioInterval interval;  // of B to A
-  Verdict verdict = Verdict::kNoDifference;
+  RatioVerdict verdict = RatioVerdict::kNoDifference;
 };
 
 // The answer.

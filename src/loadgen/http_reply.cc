@@ -5,14 +5,12 @@
 
 #include "absl/strings/ascii.h"
 
+#include "src/base/trimmed_text.h"
+
 namespace baton::loadgen {
 namespace {
 
-std::string_view Trim(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
-}
+constexpr std::string_view kBlanks = " \t";
 
 std::string Lower(std::string_view text) {
   return absl::AsciiStrToLower(absl::string_view(text.data(), text.size()));
@@ -97,9 +95,9 @@ Status HttpReply::TakeHeader(std::string_view line) {
     return DataLoss("a header of the answer has no name: '{}'", line.substr(0, 80));
   }
   const std::string name = Lower(line.substr(0, colon));
-  const std::string_view value = Trim(line.substr(colon + 1));
+  const std::string_view value = Trimmed(line.substr(colon + 1), kBlanks);
   if (name == "content-type") {
-    content_type_ = Lower(Trim(value.substr(0, value.find(';'))));
+    content_type_ = Lower(Trimmed(value.substr(0, value.find(';')), kBlanks));
   } else if (name == "connection") {
     const std::string option = Lower(value);
     if (option == "close") keep_alive_ = false;
@@ -133,7 +131,7 @@ Status HttpReply::EndHeaders() {
 }
 
 Status HttpReply::TakeChunkSize(std::string_view line) {
-  const std::string_view size = Trim(line.substr(0, line.find(';')));
+  const std::string_view size = Trimmed(line.substr(0, line.find(';')), kBlanks);
   const auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), left_, 16);
   if (size.empty() || error != std::errc() || end != size.data() + size.size()) {
     return DataLoss("a chunk's size is no number: '{}'", line.substr(0, 80));

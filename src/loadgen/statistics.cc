@@ -115,10 +115,10 @@ StatusOr<RatioInterval> PairedRatio(std::span<const double> a, std::span<const d
                        std::exp(whole.mean + half)};
 }
 
-Verdict Judge(const RatioInterval& interval, double min_effect) {
-  if (interval.low > 1.0 && interval.ratio >= 1.0 + min_effect) return Verdict::kHigher;
-  if (interval.high < 1.0 && interval.ratio <= 1.0 - min_effect) return Verdict::kLower;
-  return Verdict::kNoDifference;
+RatioVerdict Judge(const RatioInterval& interval, double min_effect) {
+  if (interval.low > 1.0 && interval.ratio >= 1.0 + min_effect) return RatioVerdict::kHigher;
+  if (interval.high < 1.0 && interval.ratio <= 1.0 - min_effect) return RatioVerdict::kLower;
+  return RatioVerdict::kNoDifference;
 }
 
 }  // namespace baton::loadgen

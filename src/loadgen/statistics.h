@@ -72,10 +72,10 @@ StatusOr<RatioInterval> PairedRatio(std::span<const double> a, std::span<const d
                                     const BootstrapSpec& spec);
 
 // The answer of a comparison.
-enum class Verdict : uint8_t { kNoDifference, kLower, kHigher };
+enum class RatioVerdict : uint8_t { kNoDifference, kLower, kHigher };
 // B is called different from A when the whole interval is on one side of 1 and the ratio is at
 // least `min_effect` (0.01 = 1 %) away from it.
-Verdict Judge(const RatioInterval& interval, double min_effect);
+RatioVerdict Judge(const RatioInterval& interval, double min_effect);
 
 }  // namespace baton::loadgen
 

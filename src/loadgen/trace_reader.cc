@@ -13,6 +13,7 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/regular_file.h"
+#include "src/base/trimmed_text.h"
 #include "src/loadgen/arrivals.h"
 #include "src/loadgen/lengths.h"
 #include "src/loadgen/quantity.h"
@@ -97,12 +98,7 @@ std::optional<int64_t> ParseDateUs(std::string_view text) {
   return seconds * 1'000'000 + fraction_us;
 }
 
-std::string_view WithoutBlanks(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r";
-  const size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlanks) + 1 - first);
-}
+std::string_view WithoutBlanks(std::string_view text) { return Trimmed(text, " \t\r"); }
 
 // The rest of `text` after its leading blanks and blank lines.
 std::string_view WithoutBlankLines(std::string_view text) {

@@ -1,5 +1,6 @@
 #include "src/model/folder_error.h"
 
+#include "src/base/quoted_text.h"
 #include "src/model/error_table.h"
 
 namespace baton::model {
@@ -41,6 +42,10 @@ std::string_view FolderErrorName(FolderErrorCode code) { return kTable.Name(code
 
 absl::Status FolderError(FolderErrorCode code, std::string_view message) {
   return kTable.Make(code, message);
+}
+
+absl::Status TensorError(FolderErrorCode code, std::string_view name, std::string_view what) {
+  return FolderError(code, fmt::format("tensor {}: {}", QuotedForMessage(name), what));
 }
 
 FolderErrorCode FolderErrorOf(const absl::Status& status) { return kTable.Of(status); }

@@ -44,6 +44,9 @@ std::string_view FolderErrorName(FolderErrorCode code);
 // with `message` and the code as payload.
 absl::Status FolderError(FolderErrorCode code, std::string_view message);
 
+// FolderError for one tensor: the message is "tensor 'NAME': WHAT".
+absl::Status TensorError(FolderErrorCode code, std::string_view name, std::string_view what);
+
 // The code that `status` carries, kNone when it carries none.
 FolderErrorCode FolderErrorOf(const absl::Status& status);
 

@@ -15,14 +15,6 @@ constexpr uint64_t kBlockBytes = 16;  // without the scale
 constexpr std::string_view kBlocks = "_blocks";
 constexpr std::string_view kScales = "_scales";
 
-std::string ShapeText(const SafetensorsTensor& tensor) {
-  return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
-}
-
-absl::Status Refuse(FolderErrorCode code, const SafetensorsTensor& tensor, std::string_view what) {
-  return FolderError(code, fmt::format("tensor {}: {}", QuotedForMessage(tensor.name), what));
-}
-
 // The dimension that the parts take turns in is `at`.
 absl::Status CheckDims(const SafetensorsTensor& tensor, const HfExpertCount& count, size_t num_dims,
                        size_t at) {
@@ -30,39 +22,41 @@ absl::Status CheckDims(const SafetensorsTensor& tensor, const HfExpertCount& cou
   if (shape.size() == num_dims && shape[0] == count.experts && shape[at] % count.parts == 0) {
     return OkStatus();
   }
-  return Refuse(FolderErrorCode::kBadShape, tensor,
-                fmt::format("{}, a model of {} experts needs {} dimensions, the first of them {}{}",
-                            ShapeText(tensor), count.experts, num_dims, count.experts,
-                            count.parts == 2 ? fmt::format(" and number {} even", at + 1) : ""));
+  return TensorError(
+      FolderErrorCode::kBadShape, tensor.name,
+      fmt::format("{}, a model of {} experts needs {} dimensions, the first of them {}{}",
+                  ShapeText(tensor), count.experts, num_dims, count.experts,
+                  count.parts == 2 ? fmt::format(" and number {} even", at + 1) : ""));
 }
 
 absl::Status CheckIsFloat(const SafetensorsTensor& tensor) {
   if (IsFloat(tensor.type)) return OkStatus();
-  return Refuse(FolderErrorCode::kBadDtype, tensor, "it is read in F32, F16 and BF16");
+  return TensorError(FolderErrorCode::kBadDtype, tensor.name, "it is read in F32, F16 and BF16");
 }
 
 absl::Status CheckMxfp4(const SafetensorsTensor& blocks, const SafetensorsTensor* scales) {
   if (scales == nullptr) {
-    return Refuse(
-        FolderErrorCode::kBadScale, blocks,
+    return TensorError(
+        FolderErrorCode::kBadScale, blocks.name,
         fmt::format("there is no tensor {}", QuotedForMessage(HfScalesName(blocks.name))));
   }
   for (const SafetensorsTensor* tensor : {&blocks, scales}) {
     if (tensor->type == SafetensorsType::kU8) continue;
-    return Refuse(FolderErrorCode::kBadDtype, *tensor, "blocks and scales of MXFP4 are U8");
+    return TensorError(FolderErrorCode::kBadDtype, tensor->name,
+                       "blocks and scales of MXFP4 are U8");
   }
   if (blocks.shape[3] != kBlockBytes) {
-    return Refuse(
-        FolderErrorCode::kBadShape, blocks,
+    return TensorError(
+        FolderErrorCode::kBadShape, blocks.name,
         fmt::format("{}, the last dimension of MXFP4 is {}", ShapeText(blocks), kBlockBytes));
   }
   if (std::equal(scales->shape.begin(), scales->shape.end(), blocks.shape.begin(),
                  blocks.shape.end() - 1)) {
     return OkStatus();
   }
-  return Refuse(FolderErrorCode::kBadScale, *scales,
-                fmt::format("{} does not scale {}, which is {}", ShapeText(*scales),
-                            QuotedForMessage(blocks.name), ShapeText(blocks)));
+  return TensorError(FolderErrorCode::kBadScale, scales->name,
+                     fmt::format("{} does not scale {}, which is {}", ShapeText(*scales),
+                                 QuotedForMessage(blocks.name), ShapeText(blocks)));
 }
 
 // One expert; `in` is at the first element of the part.

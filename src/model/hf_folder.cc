@@ -67,10 +67,6 @@ std::string_view TextOf(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-absl::Status TensorError(FolderErrorCode code, std::string_view name, std::string_view what) {
-  return FolderError(code, fmt::format("tensor {}: {}", QuotedForMessage(name), what));
-}
-
 // Gives the tensors their GGUF names, order and types.
 class TensorConverter {
  public:

@@ -16,10 +16,6 @@ using kernels::kMaxFp8Scale;
 
 namespace {
 
-std::string ShapeText(const SafetensorsTensor& tensor) {
-  return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
-}
-
 float ScaleAt(const SafetensorsTensor& scale, uint64_t i) {
   float value = 0;
   const size_t bytes = BytesOf(scale.type);
@@ -51,10 +47,10 @@ absl::StatusOr<HfScaleGrid> HfScaleGridOf(const SafetensorsTensor& weight,
   const bool is_matrix = weight.shape.size() == 2 && weight.shape[0] <= UINT32_MAX &&
                          weight.shape[1] >= kMinHfFp8Row && weight.shape[1] <= UINT32_MAX;
   if (!is_matrix) {
-    return FolderError(FolderErrorCode::kBadShape,
-                       fmt::format("tensor {}: F8_E4M3 of shape {} is no matrix of rows of {} "
-                                   "elements and more",
-                                   QuotedForMessage(weight.name), ShapeText(weight), kMinHfFp8Row));
+    return TensorError(
+        FolderErrorCode::kBadShape, weight.name,
+        fmt::format("F8_E4M3 of shape {} is no matrix of rows of {} elements and more",
+                    ShapeText(weight), kMinHfFp8Row));
   }
   const uint64_t n = weight.shape[0];
   const uint64_t k = weight.shape[1];
@@ -69,12 +65,12 @@ absl::StatusOr<HfScaleGrid> HfScaleGridOf(const SafetensorsTensor& weight,
     }
   }
   const bool is_inverse = scale.name.ends_with("_inv");
-  return FolderError(
-      FolderErrorCode::kBadScale,
-      fmt::format("tensor {}: shape {} does not scale {}, which is {} (wanted: {}{} as {}, in F32, "
+  return TensorError(
+      FolderErrorCode::kBadScale, scale.name,
+      fmt::format("shape {} does not scale {}, which is {} (wanted: {}{} as {}, in F32, "
                   "BF16 or F16)",
-                  QuotedForMessage(scale.name), ShapeText(scale), QuotedForMessage(weight.name),
-                  ShapeText(weight), is_inverse ? "" : fmt::format("[1], [{}], [{}, 1], or ", n, n),
+                  ShapeText(scale), QuotedForMessage(weight.name), ShapeText(weight),
+                  is_inverse ? "" : fmt::format("[1], [{}], [{}, 1], or ", n, n),
                   "one for each 128 x 128", fmt::format("[{}]", fmt::join(blocks, ", "))));
 }
 
@@ -89,9 +85,9 @@ absl::Status ReadHfScales(const SafetensorsTensor& scale, const HfScaleGrid& gri
       const uint64_t at = row / grid.rows_each * grid.groups + i;
       out[i] = ScaleAt(scale, at);
       if (out[i] > 0 && out[i] <= kMaxFp8Scale) continue;
-      return FolderError(FolderErrorCode::kBadScale,
-                         fmt::format("tensor {}: element {} is {}, wanted a number in (0, {}]",
-                                     QuotedForMessage(scale.name), at, out[i], kMaxFp8Scale));
+      return TensorError(
+          FolderErrorCode::kBadScale, scale.name,
+          fmt::format("element {} is {}, wanted a number in (0, {}]", at, out[i], kMaxFp8Scale));
     }
   }
   return OkStatus();

@@ -36,25 +36,17 @@ constexpr float kE2m1[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.
                              -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 constexpr uint64_t kFp4Group = 16;
 
-std::string ShapeText(const SafetensorsTensor& tensor) {
-  return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
-}
-
-absl::Status Refuse(E code, const SafetensorsTensor& tensor, std::string_view what) {
-  return FolderError(code, fmt::format("tensor {}: {}", QuotedForMessage(tensor.name), what));
-}
-
 absl::Status WantType(const SafetensorsTensor& tensor, SafetensorsType type) {
   if (tensor.type == type) return OkStatus();
-  return Refuse(
-      E::kBadDtype, tensor,
+  return TensorError(
+      E::kBadDtype, tensor.name,
       fmt::format("{}, wanted {}", SafetensorsTypeName(tensor.type), SafetensorsTypeName(type)));
 }
 
 absl::Status WantShape(const SafetensorsTensor& tensor, const std::vector<uint64_t>& shape) {
   if (tensor.shape == shape) return OkStatus();
-  return Refuse(E::kBadShape, tensor,
-                fmt::format("{}, wanted [{}]", ShapeText(tensor), fmt::join(shape, ", ")));
+  return TensorError(E::kBadShape, tensor.name,
+                     fmt::format("{}, wanted [{}]", ShapeText(tensor), fmt::join(shape, ", ")));
 }
 
 bool IsOneNumber(const SafetensorsTensor& tensor) {
@@ -104,16 +96,17 @@ absl::Status ReadFp4Scales(const HfPackedMatrix& matrix, Tables& tables) {
   for (uint64_t i = 0; i < tables.scales.size(); ++i) {
     float& scale = tables.scales[i];
     if (std::isnan(scale) || scale < 0) {
-      return Refuse(E::kBadScale, tensor,
-                    fmt::format("element {} is {}, wanted a number of at least 0", i, scale));
+      return TensorError(E::kBadScale, tensor.name,
+                         fmt::format("element {} is {}, wanted a number of at least 0", i, scale));
     }
     const float coded = scale;
     scale = matrix.divides ? scale / matrix.scale : scale * matrix.scale;
     if (std::isfinite(FloatFromBf16(Bf16FromFloat(scale * kE2m1[7])))) continue;
-    return Refuse(E::kBadScale, *matrix.parts.global,
-                  fmt::format("{} {} element {} of {}, {}: a weight of {} times that is infinite",
-                              matrix.scale, matrix.divides ? "divides" : "times", i,
-                              QuotedForMessage(tensor.name), coded, kE2m1[7]));
+    return TensorError(
+        E::kBadScale, matrix.parts.global->name,
+        fmt::format("{} {} element {} of {}, {}: a weight of {} times that is infinite",
+                    matrix.scale, matrix.divides ? "divides" : "times", i,
+                    QuotedForMessage(tensor.name), coded, kE2m1[7]));
   }
   return OkStatus();
 }
@@ -129,7 +122,8 @@ absl::Status ReadScales(const HfPackedMatrix& matrix, Tables& tables) {
       const uint64_t at = ScaleIndex(matrix, row, group);
       ToF32(tensor.type, tensor.data.subspan(at * size, size), 0.0f, out);
       if (std::isfinite(*out)) continue;
-      return Refuse(E::kBadScale, tensor, fmt::format("element {} is {}, not a number", at, *out));
+      return TensorError(E::kBadScale, tensor.name,
+                         fmt::format("element {} is {}, not a number", at, *out));
     }
   }
   return OkStatus();
@@ -171,9 +165,9 @@ absl::Status ReadGroups(const HfPackedMatrix& matrix, Tables& tables) {
       return OkStatus();
     }
     if (group >= matrix.groups()) {
-      return Refuse(E::kBadScale, *tensor,
-                    fmt::format("element {} is {}, wanted a group in [0, {})", i,
-                                static_cast<int32_t>(group), matrix.groups()));
+      return TensorError(E::kBadScale, tensor->name,
+                         fmt::format("element {} is {}, wanted a group in [0, {})", i,
+                                     static_cast<int32_t>(group), matrix.groups()));
     }
     tables.group_of[i] = group;
     counts[group] += 1;
@@ -183,8 +177,8 @@ absl::Status ReadGroups(const HfPackedMatrix& matrix, Tables& tables) {
   const auto odd = std::ranges::find_if(counts, [&](uint64_t c) { return c != matrix.group; });
   // compressed-tensors sorts the columns by group and cuts them evenly.
   if (matrix.layout != Layout::kRowWords || odd == counts.end()) return OkStatus();
-  return Refuse(
-      E::kBadScale, *tensor,
+  return TensorError(
+      E::kBadScale, tensor->name,
       fmt::format("group {} has {} columns, wanted {}", odd - counts.begin(), *odd, matrix.group));
 }
 
@@ -233,8 +227,9 @@ GgmlType WideTypeOf(SafetensorsType scales) {
 absl::Status ReadGroupSize(HfPackedMatrix& matrix) {
   const SafetensorsTensor& scales = *matrix.parts.scales;
   if (!IsFloat(scales.type)) {
-    return Refuse(E::kBadDtype, scales,
-                  fmt::format("{}, wanted F16, BF16 or F32", SafetensorsTypeName(scales.type)));
+    return TensorError(
+        E::kBadDtype, scales.name,
+        fmt::format("{}, wanted F16, BF16 or F32", SafetensorsTypeName(scales.type)));
   }
   matrix.wide_type = WideTypeOf(scales.type);
   const std::vector<uint64_t>& shape = scales.shape;
@@ -247,14 +242,14 @@ absl::Status ReadGroupSize(HfPackedMatrix& matrix) {
     groups = shape[1];
   }
   if (groups == 0) {
-    return Refuse(E::kBadScale, scales,
-                  fmt::format("shape {} does not scale {}, which is a matrix of {} rows of {}",
-                              ShapeText(scales), QuotedForMessage(matrix.parts.codes->name),
-                              matrix.n, matrix.k));
+    return TensorError(E::kBadScale, scales.name,
+                       fmt::format("shape {} does not scale {}, which is a matrix of {} rows of {}",
+                                   ShapeText(scales), QuotedForMessage(matrix.parts.codes->name),
+                                   matrix.n, matrix.k));
   }
   if (matrix.k % groups != 0) {
-    return Refuse(E::kBadScale, scales,
-                  fmt::format("{} groups do not divide rows of {}", groups, matrix.k));
+    return TensorError(E::kBadScale, scales.name,
+                       fmt::format("{} groups do not divide rows of {}", groups, matrix.k));
   }
   matrix.group = matrix.k / groups;
   return OkStatus();
@@ -277,7 +272,7 @@ absl::Status CheckZeros(const HfPackedMatrix& matrix) {
 absl::Status ReadRowShape(HfPackedMatrix& matrix) {
   const SafetensorsTensor& codes = *matrix.parts.codes;
   if (codes.shape.size() != 2)
-    return Refuse(E::kBadShape, codes, ShapeText(codes) + " is no matrix");
+    return TensorError(E::kBadShape, codes.name, ShapeText(codes) + " is no matrix");
   matrix.n = codes.shape[0];
   matrix.k = codes.shape[1];
   matrix.bits = 8;
@@ -295,16 +290,16 @@ absl::Status ReadRowShape(HfPackedMatrix& matrix) {
     matrix.k = static_cast<uint64_t>(k);
     return OkStatus();
   }
-  return Refuse(E::kBadShape, codes,
-                fmt::format("{} holds no [{}, {}] of 4 or 8 bits, as {} says", ShapeText(codes), n,
-                            k, QuotedForMessage(shape.name)));
+  return TensorError(E::kBadShape, codes.name,
+                     fmt::format("{} holds no [{}, {}] of 4 or 8 bits, as {} says",
+                                 ShapeText(codes), n, k, QuotedForMessage(shape.name)));
 }
 
 // Sets n, k and bits of X.qweight. Its zero points tell the bits, as there is one for each output.
 absl::Status ReadColumnShape(HfPackedMatrix& matrix) {
   const SafetensorsTensor& codes = *matrix.parts.codes;
   if (codes.shape.size() != 2)
-    return Refuse(E::kBadShape, codes, ShapeText(codes) + " is no matrix");
+    return TensorError(E::kBadShape, codes.name, ShapeText(codes) + " is no matrix");
   if (matrix.layout == Layout::kAwqWords) {
     matrix.k = codes.shape[0];
     matrix.n = codes.shape[1] * 8;
@@ -315,8 +310,9 @@ absl::Status ReadColumnShape(HfPackedMatrix& matrix) {
   matrix.bits = zeros.size() == 2 && zeros[1] == Words(matrix.n, 8) ? 8 : 4;
   matrix.k = codes.shape[0] * (32 / matrix.bits);
   if (matrix.n * matrix.bits % 32 == 0) return OkStatus();
-  return Refuse(E::kBadShape, codes,
-                fmt::format("{} outputs of {} bits are no whole words", matrix.n, matrix.bits));
+  return TensorError(
+      E::kBadShape, codes.name,
+      fmt::format("{} outputs of {} bits are no whole words", matrix.n, matrix.bits));
 }
 
 absl::Status CheckFp4(HfPackedMatrix& matrix) {
@@ -324,8 +320,8 @@ absl::Status CheckFp4(HfPackedMatrix& matrix) {
   const SafetensorsTensor& scales = *matrix.parts.scales;
   const SafetensorsTensor& global = *matrix.parts.global;
   if (codes.shape.size() != 2 || codes.shape[1] % (kFp4Group / 2) != 0) {
-    return Refuse(
-        E::kBadShape, codes,
+    return TensorError(
+        E::kBadShape, codes.name,
         fmt::format("{} is no matrix of rows of whole groups of {}", ShapeText(codes), kFp4Group));
   }
   matrix.n = codes.shape[0];
@@ -338,8 +334,8 @@ absl::Status CheckFp4(HfPackedMatrix& matrix) {
   if (!IsOneNumber(global)) return WantShape(global, {1});
   matrix.scale = Load<float>(global.data.data());
   if (std::isfinite(matrix.scale) && matrix.scale > 0) return OkStatus();
-  return Refuse(E::kBadScale, global,
-                fmt::format("it is {}, wanted a positive number", matrix.scale));
+  return TensorError(E::kBadScale, global.name,
+                     fmt::format("it is {}, wanted a positive number", matrix.scale));
 }
 
 // The config declares such a matrix.
@@ -357,15 +353,15 @@ absl::Status CheckDeclared(const HfPackedMatrix& matrix, const HfQuantization& q
                         : "config.json says that its columns are in another order, and there is "
                           "no g_idx";
   }
-  if (!lacks.empty()) return Refuse(E::kBadScale, *matrix.parts.codes, lacks);
-  return Refuse(
-      E::kUnsupportedValue, *matrix.parts.codes,
+  if (!lacks.empty()) return TensorError(E::kBadScale, matrix.parts.codes->name, lacks);
+  return TensorError(
+      E::kUnsupportedValue, matrix.parts.codes->name,
       fmt::format("{}, which quantization_config does not declare", HfPackedText(matrix)));
 }
 
 absl::Status CheckLimits(const HfPackedMatrix& matrix) {
   if (matrix.n <= UINT32_MAX && matrix.k <= UINT32_MAX) return OkStatus();
-  return Refuse(E::kBadShape, *matrix.parts.codes, "more than 2^32 - 1 rows or columns");
+  return TensorError(E::kBadShape, matrix.parts.codes->name, "more than 2^32 - 1 rows or columns");
 }
 
 // A part beside the codes, and the layouts that must and that may have it.
@@ -416,12 +412,14 @@ absl::Status CheckParts(const HfPackedMatrix& matrix) {
   for (const PartRow& row : kParts) {
     const SafetensorsTensor* part = matrix.parts.*row.part;
     if (part == nullptr && (row.needed & layout) != 0) {
-      return Refuse(row.missing, *matrix.parts.codes, fmt::format("there {} beside it", row.what));
+      return TensorError(row.missing, matrix.parts.codes->name,
+                         fmt::format("there {} beside it", row.what));
     }
     if (part == nullptr || (row.allowed & layout) != 0) continue;
-    return Refuse(E::kUnknownTensor, *part,
-                  fmt::format("no part of {}, whose codes lie {}",
-                              QuotedForMessage(matrix.parts.codes->name), NameOf(matrix.layout)));
+    return TensorError(
+        E::kUnknownTensor, part->name,
+        fmt::format("no part of {}, whose codes lie {}", QuotedForMessage(matrix.parts.codes->name),
+                    NameOf(matrix.layout)));
   }
   return OkStatus();
 }
@@ -614,8 +612,8 @@ absl::StatusOr<GgmlType> CommonType(const HfPackedMatrix& a, GgmlType type_a,
   };
   if (is_of_four(type_a) && is_of_four(b.type)) return GgmlType::kQ5_0;
   if (a.wide_type == b.wide_type) return a.wide_type;
-  return Refuse(
-      E::kBadScale, *b.parts.scales,
+  return TensorError(
+      E::kBadScale, b.parts.scales->name,
       fmt::format("{}, and {} of another expert is {}", SafetensorsTypeName(b.parts.scales->type),
                   QuotedForMessage(a.parts.scales->name),
                   SafetensorsTypeName(a.parts.scales->type)));

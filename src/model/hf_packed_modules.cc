@@ -59,10 +59,6 @@ std::string ModuleOf(const PartRow& row, const SafetensorsTensor& tensor) {
   return tensor.name.substr(0, tensor.name.size() - row.suffix.size());
 }
 
-absl::Status Refuse(FolderErrorCode code, const SafetensorsTensor& tensor, std::string_view what) {
-  return FolderError(code, fmt::format("tensor {}: {}", QuotedForMessage(tensor.name), what));
-}
-
 }  // namespace
 
 absl::Status HfPackedModules::Join(const HfQuantization& quantization,
@@ -76,8 +72,8 @@ absl::Status HfPackedModules::Join(const HfQuantization& quantization,
     if (row == nullptr || row->part != &HfPackedParts::codes) continue;
     const SafetensorsTensor*& codes = parts[ModuleOf(*row, *tensor)].codes;
     if (codes != nullptr) {
-      return Refuse(FolderErrorCode::kDuplicateTensor, *tensor,
-                    fmt::format("there is {} too", QuotedForMessage(codes->name)));
+      return TensorError(FolderErrorCode::kDuplicateTensor, tensor->name,
+                         fmt::format("there is {} too", QuotedForMessage(codes->name)));
     }
     codes = tensor;
   }
@@ -94,8 +90,8 @@ absl::Status HfPackedModules::Join(const HfQuantization& quantization,
   }
   for (const auto& [module, tensors] : parts) {
     if (SaysPlain(quantization, module)) {
-      return Refuse(FolderErrorCode::kUnsupportedValue, *tensors.codes,
-                    "quantization_config says that this module is not quantised");
+      return TensorError(FolderErrorCode::kUnsupportedValue, tensors.codes->name,
+                         "quantization_config says that this module is not quantised");
     }
     BATON_ASSIGN_OR_RETURN(const HfPackedMatrix matrix, HfPackedMatrixOf(tensors, quantization));
     const std::string name = module + std::string(kWeight);
@@ -105,7 +101,7 @@ absl::Status HfPackedModules::Join(const HfQuantization& quantization,
   }
   for (const SafetensorsTensor* tensor : rest) {
     if (tensor->data.empty() || !modules_.contains(tensor->name)) continue;
-    return Refuse(FolderErrorCode::kDuplicateTensor, *tensor, "it is there packed too");
+    return TensorError(FolderErrorCode::kDuplicateTensor, tensor->name, "it is there packed too");
   }
   taken = std::move(rest);
   return OkStatus();

@@ -25,10 +25,6 @@ struct HeaderEntry {
   std::vector<uint64_t> offsets;  // begin and end, in bytes of the data
 };
 
-absl::Status BadTensor(FolderErrorCode code, std::string_view name, std::string_view what) {
-  return FolderError(code, fmt::format("tensor {}: {}", QuotedForMessage(name), what));
-}
-
 // One element type: its name in a header, and its size.
 struct TypeRow {
   std::string_view name;
@@ -42,25 +38,25 @@ absl::StatusOr<SafetensorsType> TypeOf(const HeaderEntry& entry) {
   for (size_t i = 0; i < std::size(kTypes); ++i) {
     if (entry.dtype == kTypes[i].name) return static_cast<SafetensorsType>(i);
   }
-  return BadTensor(FolderErrorCode::kBadDtype, entry.name,
-                   fmt::format("element type {} is not supported (F32, F16, BF16, F8_E4M3, U8, "
-                               "I8, I32 and I64 are)",
-                               QuotedForMessage(entry.dtype)));
+  return TensorError(FolderErrorCode::kBadDtype, entry.name,
+                     fmt::format("element type {} is not supported (F32, F16, BF16, F8_E4M3, U8, "
+                                 "I8, I32 and I64 are)",
+                                 QuotedForMessage(entry.dtype)));
 }
 
 // Bytes of the shape; an error when it has no weight's shape.
 absl::StatusOr<uint64_t> BytesOfShape(const HeaderEntry& entry, SafetensorsType type) {
   if (entry.shape.size() > kMaxSafetensorsDims) {
-    return BadTensor(
+    return TensorError(
         FolderErrorCode::kBadShape, entry.name,
         fmt::format("{} dimensions, allowed are 0..{}", entry.shape.size(), kMaxSafetensorsDims));
   }
   std::optional<uint64_t> bytes = BytesOf(type);
   for (uint64_t size : entry.shape) {
-    if (size == 0) return BadTensor(FolderErrorCode::kBadShape, entry.name, "a dimension of 0");
+    if (size == 0) return TensorError(FolderErrorCode::kBadShape, entry.name, "a dimension of 0");
     bytes = CheckedMul(*bytes, size);
     if (!bytes.has_value() || *bytes > INT64_MAX) {
-      return BadTensor(FolderErrorCode::kBadShape, entry.name, "more than 2^63 - 1 bytes");
+      return TensorError(FolderErrorCode::kBadShape, entry.name, "more than 2^63 - 1 bytes");
     }
   }
   return *bytes;
@@ -73,14 +69,14 @@ absl::StatusOr<SafetensorsTensor> CheckEntry(const HeaderEntry& entry,
   BATON_ASSIGN_OR_RETURN(const uint64_t bytes, BytesOfShape(entry, out.type));
   if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1] ||
       entry.offsets[1] - entry.offsets[0] != bytes) {
-    return BadTensor(FolderErrorCode::kBadOffsets, entry.name,
-                     fmt::format("data_offsets [{}], its shape needs {} bytes",
-                                 fmt::join(entry.offsets, ", "), bytes));
+    return TensorError(FolderErrorCode::kBadOffsets, entry.name,
+                       fmt::format("data_offsets [{}], its shape needs {} bytes",
+                                   fmt::join(entry.offsets, ", "), bytes));
   }
   if (entry.offsets[1] > data.size()) {
-    return BadTensor(FolderErrorCode::kDataOutOfFile, entry.name,
-                     fmt::format("bytes [{}, {}), the file has {} of data", entry.offsets[0],
-                                 entry.offsets[1], data.size()));
+    return TensorError(FolderErrorCode::kDataOutOfFile, entry.name,
+                       fmt::format("bytes [{}, {}), the file has {} of data", entry.offsets[0],
+                                   entry.offsets[1], data.size()));
   }
   out.data = data.subspan(entry.offsets[0], bytes);
   out.shape = entry.shape;
@@ -192,9 +188,10 @@ absl::Status CheckCoverage(std::vector<SafetensorsTensor>& tensors,
   const std::byte* expected = data.data();
   for (const SafetensorsTensor& tensor : tensors) {
     if (tensor.data.data() != expected) {
-      return BadTensor(FolderErrorCode::kBadOffsets, tensor.name,
-                       fmt::format("begins at byte {} of the data, the tensor before it ends at {}",
-                                   tensor.data.data() - data.data(), expected - data.data()));
+      return TensorError(
+          FolderErrorCode::kBadOffsets, tensor.name,
+          fmt::format("begins at byte {} of the data, the tensor before it ends at {}",
+                      tensor.data.data() - data.data(), expected - data.data()));
     }
     expected += tensor.data.size();
   }
@@ -207,6 +204,10 @@ absl::Status CheckCoverage(std::vector<SafetensorsTensor>& tensors,
 }  // namespace
 
 size_t BytesOf(SafetensorsType type) { return kTypes[static_cast<size_t>(type)].bytes; }
+
+std::string ShapeText(const SafetensorsTensor& tensor) {
+  return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
+}
 
 std::string_view SafetensorsTypeName(SafetensorsType type) {
   return kTypes[static_cast<size_t>(type)].name;
@@ -262,7 +263,7 @@ absl::Status SafetensorsFile::Parse() {
       std::adjacent_find(tensors_.begin(), tensors_.end(),
                          [](const auto& a, const auto& b) { return a.name == b.name; });
   if (twice != tensors_.end()) {
-    return BadTensor(FolderErrorCode::kDuplicateTensor, twice->name, "appears twice");
+    return TensorError(FolderErrorCode::kDuplicateTensor, twice->name, "appears twice");
   }
   BATON_RETURN_IF_ERROR(CheckCoverage(tensors_, data));
   std::sort(tensors_.begin(), tensors_.end(),

@@ -53,6 +53,8 @@ struct SafetensorsTensor {
   std::vector<uint64_t> shape;  // slowest first, each >= 1, at most kMaxSafetensorsDims; [] is one
   std::span<const std::byte> data;
 };
+// "[2048, 1024]"
+std::string ShapeText(const SafetensorsTensor& tensor);
 
 // See the file comment.
 class SafetensorsFile {

@@ -15,17 +15,6 @@ ModelDirectory::ModelDirectory(std::vector<KnownModel> models) : models_(std::mo
   }
 }
 
-ModelDirectory ModelDirectory::OfServed(
-    const std::vector<std::shared_ptr<const ModelInfo>>& served) {
-  std::vector<KnownModel> models;
-  models.reserve(served.size());
-  for (const auto& model : served) {
-    const std::vector<std::string> id = {model->id};
-    models.push_back({model->id, model->names.empty() ? id : model->names, model});
-  }
-  return ModelDirectory(std::move(models));
-}
-
 std::vector<const KnownModel*> ModelDirectory::Offered() const {
   std::vector<const KnownModel*> offered;
   for (const KnownModel& model : models_) {

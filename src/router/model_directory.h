@@ -37,8 +37,6 @@ class ModelDirectory {
  public:
   // Entries ascend by id; each has a name.
   explicit ModelDirectory(std::vector<KnownModel> models = {});
-  // Served models that go by their ids and names.
-  static ModelDirectory OfServed(const std::vector<std::shared_ptr<const ModelInfo>>& served);
 
   // "" and "default" name the only model that is offered. `*model` is set with kServed alone.
   ModelFound Find(std::string_view name, std::shared_ptr<const ModelInfo>* model) const;

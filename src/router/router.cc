@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/random.h"
 
@@ -13,9 +14,9 @@ using obs::RegisterBatonMetrics;
 
 namespace {
 
-// While readers of remembered answers wait (kReplayPerTick).
 constexpr int64_t kLinksEveryUs = 1'000'000;
-constexpr int64_t kReplayTickUs = 20'000;
+// While readers of remembered answers wait (kReplayPerTick).
+constexpr int64_t kReplayTickUs = limits::kRouterTickUs;
 // While shadows wait for an idle worker.
 constexpr int64_t kShadowTickUs = 100'000;
 // A turn this late is no busy machine's: the process was stopped, or what it runs on.

@@ -12,13 +12,12 @@ namespace baton::router {
 
 using kv::PlacementProgress;
 using limits::kRenewEveryUs;
+using limits::kRouterTickUs;
 using obs::BatonMetrics;
 
 namespace {
 
-// While requests live, timers are checked this often; otherwise only heartbeats matter, and without
-// workers nothing does.
-constexpr int64_t kBusyTickUs = 20'000;
+// While no request lives only heartbeats matter, and without workers nothing does.
 constexpr int64_t kIdleTickUs = 100'000;
 constexpr int64_t kAloneTickUs = 1'000'000;
 // Longest time between two ticks while there is anybody to serve. A router that is stopped for less
@@ -223,11 +222,11 @@ int64_t RouterCore::NextTickUs(int64_t now_us) const {
   const bool is_busy = waiting_.num_queued() > 0 || state_.prefixes.num_stale() > 0;
   const int64_t due_us = is_busy ? now_us : std::min(readiness_.due_us(), table_.timers().due_us());
   const int64_t latest_us = now_us + (is_alone ? kAloneTickUs : kLongestTickUs);
-  return std::clamp(due_us, now_us + kBusyTickUs, latest_us);
+  return std::clamp(due_us, now_us + kRouterTickUs, latest_us);
 }
 
 int64_t RouterCore::TickIntervalUs() const {
-  if (!table_.requests().empty()) return kBusyTickUs;
+  if (!table_.requests().empty()) return kRouterTickUs;
   return state_.registry.workers().empty() ? kAloneTickUs : kIdleTickUs;
 }
 

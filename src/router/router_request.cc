@@ -39,11 +39,11 @@ RouterRequest::RouterRequest(RequestUid uid_in, GenerateRequest spec_in,
     : uid(uid_in),
       spec(std::move(spec_in)),
       sink(std::move(sink_in)),
+      lifetime(spec.received_us),
       merge(spec.num_choices, spec.sampling.max_tokens),
       finished(spec.num_choices, FinishReason::kNone),
       last_token_us(spec.num_choices, 0),
-      heard_us(spec.received_us),
-      lifetime(spec.received_us) {
+      heard_us(spec.received_us) {
   texts.reserve(spec.num_choices);
   for (uint32_t i = 0; i < spec.num_choices; ++i) {
     texts.emplace_back(*spec.model->tokenizer, spec.stop, spec.sampling.min_tokens);

@@ -87,45 +87,43 @@ RouterPrefixIndex::Hit HitOf(std::span<const RouterPrefixIndex::Hit> hits, Lease
 struct RouterRequest {
   RouterRequest(RequestUid uid_in, GenerateRequest spec_in, std::shared_ptr<ResponseSink> sink_in);
 
+  // ---- From its arrival to its end.
   const RequestUid uid;
   GenerateRequest spec;
   std::shared_ptr<ResponseSink> sink;
   const obs::BatonMetrics* metrics = nullptr;  // of its model; set before it enters the queue
-
-  SpanIds span;               // of this request; not valid = no spans are recorded
-  kv::HandoffRequest life;    // states and attempts: the specification's table
-  int64_t queued_us = 0;      // when it first entered the queue
-  int64_t not_before_us = 0;  // no placement earlier (a fault settles)
-
+  SpanIds span;                                // of this request; not valid = no spans are recorded
+  kv::HandoffRequest life;                     // states and attempts: the specification's table
+  obs::RequestLifetime lifetime;
+  TraceNotes notes;
+  ClientPause pause;
   // The prompt's full blocks, empty before a cache was known; and who holds how many of them, as of
   // the last try to place it.
   std::vector<kv::ChainLink> links;
   std::vector<RouterPrefixIndex::Hit> hits;
 
-  // The current placement.
+  // ---- Its wait in the queue; while it is placed, the wait before that.
+  int64_t queued_us = 0;      // when this wait began
+  int64_t not_before_us = 0;  // no placement earlier (a fault settles)
+  bool waits_aside = false;   // it holds up nobody (Placing::kWaitAside)
+  bool waits_apart = false;   // aside, or for a larger context than others need
+  bool awaits_share = false;  // its tenant holds its whole kv_share
+  KeptSource kept;
+
+  // ---- The current placement: set or cleared by Placer::Start, changed by its workers' reports,
+  // left as they are until the next one.
   PlacementHalf prefill;
   PlacementHalf decode;
+  KvHold kv_hold;                 // until it is queued again
   bool is_local = false;          // the decode worker computes the prompt itself
   bool moves_kv = false;          // from one decode worker to another: no prompt is computed
-  bool exact = true;              // also of the output before this placement
-  uint64_t numerics_id = 0;       // of the decode worker that the first token came from
-  uint32_t begun_context = 0;     // --max-context of the worker of the client's first token
-  bool varies = false;            // another computation of the same may give other tokens there
-  bool waits_aside = false;       // while queued: holds up nobody (Placing::kWaitAside)
-  bool waits_apart = false;       // aside, or for a larger context than others need
   std::string prefill_worker_id;  // "" when local
   std::string decode_worker_id;
   // The decode worker has reserved blocks: from now on tokens go to the client. Before, a refusal
   // can still be answered by another placement, because nothing has been seen.
   bool accepted = false;
-  bool is_told_taken = false;  // ResponseSink::OnTaken was called
-  bool verified = false;       // all KV is at the decode worker: the prefill worker is not needed
-  uint64_t kv_bytes = 0;
-  uint64_t kv_received = 0;     // of this placement's (prefill.link_bytes in all), so far
-  uint32_t cached_tokens = 0;   // of the prompt, at the worker that computes it
-  uint64_t num_speculated = 0;  // as RequestTimings::speculated
-  uint64_t num_accepted = 0;
-  wire::GuessState guess_state = wire::GuessState::kOff;  // of the last delivered token's step
+  bool verified = false;     // all KV is at the decode worker: the prefill worker is not needed
+  uint64_t kv_received = 0;  // so far; prefill.link_bytes in all
   LinkKind transport = LinkKind::kLocal;
   int64_t placed_us = 0;
   int64_t moved_us = 0;        // last event of this placement
@@ -134,18 +132,24 @@ struct RouterRequest {
   bool prompt_done = false;    // token 0 of this placement was sampled,
   int64_t prompt_done_us = 0;  // then
   AskedMove move;
-
   // Output tokens that this placement (while queued: the next one) starts from.
   uint32_t num_replayed = 0;
-  KeptSource kept;  // only while queued
-  SlowSource slow;
 
+  // ---- All placements together.
+  bool exact = true;           // of the output so far, the current placement's included
+  uint64_t numerics_id = 0;    // of the decode worker that the first token came from
+  uint32_t begun_context = 0;  // --max-context of the worker of the client's first token
+  bool varies = false;         // another computation of the same may give other tokens there
+  bool is_told_taken = false;  // ResponseSink::OnTaken was called
+  uint64_t kv_bytes = 0;
+  uint32_t cached_tokens = 0;  // of the prompt, at the worker that computes it
+  SlowSource slow;
   uint32_t num_resumes = 0;       // placements that a fault or a planned move ended
   uint32_t num_early_deaths = 0;  // of them by a worker that died before it had begun
-  // Why this placement became necessary, until it is known where its KV comes from.
+  // Why it was placed again, until it is known where its KV comes from.
   std::optional<obs::ResumeReason> resume_reason;
 
-  // The answer.
+  // ---- The answer. ForgetTokens alone takes tokens away.
   // Rows of the prompt's log-probabilities that are known. When all are, the sink has them, and
   // spec.sampling.prompt_logprobs is reset: no later placement computes them again.
   std::shared_ptr<PromptLogprobs> prompt_log;
@@ -159,14 +163,11 @@ struct RouterRequest {
   std::vector<int64_t> last_token_us;             // by choice, 0 = none yet
   int64_t heard_us = 0;                           // the last new token, before it the arrival
   uint32_t num_finished = 0;
-  uint32_t num_delivered = 0;  // tokens given to the sink
-  obs::RequestLifetime lifetime;
+  uint32_t num_delivered = 0;   // tokens given to the sink
+  uint64_t num_speculated = 0;  // as RequestTimings::speculated
+  uint64_t num_accepted = 0;
+  wire::GuessState guess_state = wire::GuessState::kOff;  // of the last delivered token's step
   GapCount gaps;  // against the objective for them, if there is one
-  TraceNotes notes;
-
-  ClientPause pause;
-  KvHold kv_hold;             // while it is placed
-  bool awaits_share = false;  // while queued: its tenant holds its whole kv_share
 
   int64_t DeadlineUs() const {
     return spec.timeout_us > 0 ? spec.received_us + spec.timeout_us : INT64_MAX;

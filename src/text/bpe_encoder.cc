@@ -64,8 +64,8 @@ StatusOr<std::unique_ptr<PieceEncoder>> CreateBpeEncoder(const TokenizerSpec& sp
     vocabulary.token_ends.push_back(static_cast<uint32_t>(vocabulary.token_text.size()));
     vocabulary.token_ids.push_back(id);
   }
-  BATON_ASSIGN_OR_RETURN(const std::vector<TokenMerge> merges, ReadMerges(spec, index));
-  for (const TokenMerge& merge : merges) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<MergeRule> merges, ReadMerges(spec, index));
+  for (const MergeRule& merge : merges) {
     const bool reachable = IsReachableFromText(types[merge.left]) &&
                            IsReachableFromText(types[merge.right]) &&
                            IsReachableFromText(types[merge.result]);

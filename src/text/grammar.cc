@@ -110,15 +110,6 @@ StatusOr<size_t> GrammarState::Accept(std::span<const TokenId> tokens) {
   return taken;
 }
 
-StatusOr<size_t> GrammarState::CountAllowed(std::span<const TokenId> tokens) {
-  size_t allowed = 0;
-  hf::OwnedBytes error;
-  const int32_t code = baton_grammar_state_num_allowed(handle_.get(), IdsOf(tokens), tokens.size(),
-                                                       &allowed, error.out());
-  BATON_RETURN_IF_ERROR(hf::StatusOf(code, error));
-  return allowed;
-}
-
 Status GrammarState::FillMask(std::span<uint32_t> words) {
   hf::OwnedBytes error;
   const int32_t code =
@@ -126,22 +117,6 @@ Status GrammarState::FillMask(std::span<uint32_t> words) {
   return hf::StatusOf(code, error);
 }
 
-StatusOr<bool> GrammarState::IsAccepting() {
-  uint8_t accepting = 0;
-  hf::OwnedBytes error;
-  const int32_t code = baton_grammar_state_is_accepting(handle_.get(), &accepting, error.out());
-  BATON_RETURN_IF_ERROR(hf::StatusOf(code, error));
-  return accepting != 0;
-}
-
 bool GrammarState::is_stopped() const { return baton_grammar_state_is_stopped(handle_.get()) != 0; }
-
-StatusOr<std::string> GrammarState::ForcedBytes() {
-  hf::OwnedBytes bytes;
-  hf::OwnedBytes error;
-  const int32_t code = baton_grammar_state_forced_bytes(handle_.get(), bytes.out(), error.out());
-  BATON_RETURN_IF_ERROR(hf::StatusOf(code, error));
-  return std::string(bytes.view());
-}
 
 }  // namespace baton::text

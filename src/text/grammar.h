@@ -89,21 +89,14 @@ class GrammarState {
   // Takes tokens from the front of `tokens` while the grammar allows them, and returns how many.
   StatusOr<size_t> Accept(std::span<const TokenId> tokens);
 
-  // How many tokens Accept would take; changes nothing.
-  StatusOr<size_t> CountAllowed(std::span<const TokenId> tokens);
-
   // Sets bit i % 32 of words[i / 32] when token i may come next, and clears it otherwise. `words`
   // has GrammarVocabulary::num_mask_words() words or more; those past the vocabulary become 0.
   // FailedPrecondition when no token can follow or the work is above the limits; `words` is then
   // unchanged.
   Status FillMask(std::span<uint32_t> words);
 
-  // Whether the text so far is whole, so that the generation may end here.
-  StatusOr<bool> IsAccepting();
   // Whether nothing but the end of the generation can follow, or it has come.
   bool is_stopped() const;
-  // The bytes that every continuation begins with; often empty.
-  StatusOr<std::string> ForcedBytes();
 
  private:
   // Frees the handle.

@@ -9,7 +9,7 @@
 namespace baton::text {
 namespace {
 
-StatusOr<TokenMerge> ParseMerge(std::string_view text, size_t rank, const TokenIndex& index) {
+StatusOr<MergeRule> ParseMerge(std::string_view text, size_t rank, const TokenIndex& index) {
   const auto id_of = [&](std::string_view token) -> StatusOr<uint32_t> {
     const auto found = index.find(token);
     if (found != index.end()) return found->second;
@@ -24,7 +24,7 @@ StatusOr<TokenMerge> ParseMerge(std::string_view text, size_t rank, const TokenI
   }
   const std::string_view left = text.substr(0, space);
   const std::string_view right = text.substr(space + 1);
-  TokenMerge merge;
+  MergeRule merge;
   BATON_ASSIGN_OR_RETURN(merge.left, id_of(left));
   BATON_ASSIGN_OR_RETURN(merge.right, id_of(right));
   BATON_ASSIGN_OR_RETURN(merge.result, id_of(std::string(left) + std::string(right)));
@@ -33,13 +33,13 @@ StatusOr<TokenMerge> ParseMerge(std::string_view text, size_t rank, const TokenI
 
 }  // namespace
 
-StatusOr<std::vector<TokenMerge>> ReadMerges(const TokenizerSpec& spec, const TokenIndex& index) {
-  std::vector<TokenMerge> merges;
+StatusOr<std::vector<MergeRule>> ReadMerges(const TokenizerSpec& spec, const TokenIndex& index) {
+  std::vector<MergeRule> merges;
   merges.reserve(spec.merges.size());
   absl::flat_hash_set<uint64_t> seen;
   seen.reserve(spec.merges.size());
   for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
-    BATON_ASSIGN_OR_RETURN(const TokenMerge merge, ParseMerge(spec.merges[rank], rank, index));
+    BATON_ASSIGN_OR_RETURN(const MergeRule merge, ParseMerge(spec.merges[rank], rank, index));
     if (seen.insert(uint64_t{merge.left} << 32 | merge.right).second) merges.push_back(merge);
   }
   return merges;

@@ -17,7 +17,7 @@ namespace baton::text {
 using TokenIndex = absl::flat_hash_map<std::string_view, uint32_t>;
 
 // Two tokens and what they become.
-struct TokenMerge {
+struct MergeRule {
   uint32_t left = 0;
   uint32_t right = 0;
   uint32_t result = 0;
@@ -26,7 +26,7 @@ struct TokenMerge {
 // `spec.merges` in order, without repetitions. `index` holds the spec's tokens. InvalidArgument
 // names the first entry that is not two tokens and a space, or whose parts or result are not
 // tokens. An empty part is refused with them: joining it would change nothing, for ever.
-StatusOr<std::vector<TokenMerge>> ReadMerges(const TokenizerSpec& spec, const TokenIndex& index);
+StatusOr<std::vector<MergeRule>> ReadMerges(const TokenizerSpec& spec, const TokenIndex& index);
 
 }  // namespace baton::text
 

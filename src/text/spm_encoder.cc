@@ -174,7 +174,7 @@ class SpmEncoder : public PieceEncoder {
     for (uint32_t id = 0; id < spec.tokens.size(); ++id) {
       if (!spec.tokens[id].empty()) index.emplace(spec.tokens[id], id);
     }
-    BATON_ASSIGN_OR_RETURN(const std::vector<TokenMerge> merges, ReadMerges(spec, index));
+    BATON_ASSIGN_OR_RETURN(const std::vector<MergeRule> merges, ReadMerges(spec, index));
     const auto reachable = [&types](size_t id) {
       return types[id] == TokenType::kNormal || types[id] == TokenType::kUserDefined;
     };
@@ -184,7 +184,7 @@ class SpmEncoder : public PieceEncoder {
     by_pairs_ = true;
     pairs_.reserve(merges.size());
     for (uint32_t rank = 0; rank < merges.size(); ++rank) {
-      const TokenMerge& merge = merges[rank];
+      const MergeRule& merge = merges[rank];
       if (!reachable(merge.left) || !reachable(merge.right) || !reachable(merge.result)) continue;
       pairs_.emplace(PairKey(merge.left, merge.right),
                      Join{rank, static_cast<TokenId>(merge.result)});

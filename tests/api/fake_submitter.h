@@ -61,8 +61,13 @@ class FakeSubmitter final : public router::Submitter {
     ++num_put_back_;
   }
   std::shared_ptr<const router::ModelDirectory> models() const override {
-    return std::make_shared<const router::ModelDirectory>(
-        directory ? *directory : router::ModelDirectory::OfServed(served));
+    if (directory) return std::make_shared<const router::ModelDirectory>(*directory);
+    std::vector<router::KnownModel> known;
+    for (const auto& model : served) {
+      const std::vector<std::string> id = {model->id};
+      known.push_back({model->id, model->names.empty() ? id : model->names, model});
+    }
+    return std::make_shared<const router::ModelDirectory>(std::move(known));
   }
   bool ready() const override { return is_ready; }
   bool draining() const override { return is_draining; }

@@ -2,6 +2,7 @@
 // text.
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <random>
 #include <span>
@@ -117,6 +118,12 @@ void Fill(std::mt19937_64& random, AnswerCollector* answer) {
   }
 }
 
+// The answer as one piece.
+std::string WholeText(const AnswerPlan& plan, const AnswerCollector& answer,
+                      const GenerateResult& result) {
+  return AnswerPieces(plan, answer, result).Next(std::numeric_limits<size_t>::max());
+}
+
 TEST(AnswerPiecesTest, PiecesOfAnySizeAreTheWholeText) {
   const uint64_t seed = TestSeed();
   SCOPED_TRACE(seed);
@@ -127,7 +134,7 @@ TEST(AnswerPiecesTest, PiecesOfAnySizeAreTheWholeText) {
       AnswerCollector answer(plan, plan.num_choices);
       Fill(random, &answer);
       const GenerateResult result{.num_prompt_tokens = 3, .num_completion_tokens = 81};
-      const std::string whole = AnswerJson(plan, answer, result);
+      const std::string whole = WholeText(plan, answer, result);
       JsonValue parsed;
       RequestError error;
       ASSERT_TRUE(ParseJson(whole, &parsed, &error)) << whole;
@@ -163,7 +170,7 @@ TEST(AnswerPiecesTest, ALongTextIsCutBetweenCharacters) {
       EXPECT_LE(piece.size(), 100u + (24u << 10));
       joined += piece;
     }
-    EXPECT_EQ(joined, AnswerJson(plan, answer, {}));
+    EXPECT_EQ(joined, WholeText(plan, answer, {}));
     EXPECT_EQ(joined.find("\xef\xbf\xbd"), std::string::npos) << "no character was cut in two";
     JsonWriter whole;
     whole.String(text);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -55,6 +56,14 @@ TEST(RegularFileTest, GivesAllBytesOrSaysWhyNot) {
 
 // An input that a user names may be a pipe that somebody holds open. It may never be a FIFO,
 // because nobody may ever write to it.
+TEST(SystemFileTest, AFileWithoutASizeIsReadWhole) {
+  const std::optional<std::string> status = ReadSystemFile("/proc/self/status");
+  ASSERT_TRUE(status.has_value());
+  EXPECT_TRUE(status->starts_with("Name:"));
+  EXPECT_TRUE(status->ends_with('\n'));
+  EXPECT_EQ(ReadSystemFile("/proc/self/no_such_file"), std::nullopt);
+}
+
 TEST(InputTest, TakesFilesAndOpenPipesAndNoFifos) {
   const std::string folder = ::testing::TempDir() + "/input_test";
   fs::remove_all(folder);

@@ -13,6 +13,7 @@
 #include "src/base/percent_text.h"
 #include "src/base/quoted_text.h"
 #include "src/base/size_text.h"
+#include "src/base/trimmed_text.h"
 
 namespace baton {
 namespace {
@@ -220,6 +221,14 @@ TEST(PercentTextTest, EscapesAreBytesAndBrokenOnesStay) {
   EXPECT_EQ(PercentDecoded("%"), "%");
   EXPECT_EQ(PercentDecoded("%G0%0g%%41"), "%G0%0g%A");
   EXPECT_EQ(PercentDecoded("%00"), std::string(1, '\0'));
+}
+
+TEST(TrimmedTextTest, BlanksGoAtBothEndsOnly) {
+  EXPECT_EQ(Trimmed(" \t\r\n a b\n c \n"), "a b\n c");
+  EXPECT_EQ(Trimmed("a"), "a");
+  EXPECT_EQ(Trimmed(" \n"), "");
+  EXPECT_EQ(Trimmed(""), "");
+  EXPECT_EQ(Trimmed(" a\n", " "), "a\n");
 }
 
 TEST(LogTest, UnwritableFileIsAnAnswer) {

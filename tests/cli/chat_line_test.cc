@@ -174,8 +174,8 @@ class ChatFileTest : public ChatLineTest {
   }
 
   const std::string folder_;
-  const std::vector<ChatMessage> talk_ = {{"user", "a\n\"b\""},
-                                          {"assistant", "caf\u00e9 \U0001F600"}};
+  const std::vector<SessionMessage> talk_ = {{"user", "a\n\"b\""},
+                                             {"assistant", "caf\u00e9 \U0001F600"}};
 };
 
 TEST_F(ChatFileTest, AConversationIsSavedAndGoesOn) {

@@ -20,8 +20,8 @@
 namespace baton::loadgen {
 namespace {
 
-Endpoint ToyEndpoint(const ToyServer& server) {
-  Endpoint endpoint;
+LoadedServer ToyEndpoint(const ToyServer& server) {
+  LoadedServer endpoint;
   endpoint.target.host = "127.0.0.1";
   endpoint.target.port = std::to_string(server.port());
   endpoint.url = "http://127.0.0.1:" + endpoint.target.port;

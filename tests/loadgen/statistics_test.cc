@@ -100,7 +100,7 @@ TEST(PairedRatioTest, AConstantRatioIsKnownExactly) {
   EXPECT_NEAR(interval.ratio, 1.25, 1e-12);
   EXPECT_NEAR(interval.high, 1.25, 1e-9);
   EXPECT_NEAR(interval.low, 1.25, 1e-9);
-  EXPECT_EQ(Judge(interval, 0.01), Verdict::kHigher);
+  EXPECT_EQ(Judge(interval, 0.01), RatioVerdict::kHigher);
 }
 
 TEST(PairedRatioTest, WhatHasNoRatioIsRefused) {
@@ -135,9 +135,10 @@ TEST(PairedRatioTest, NoiseIsNoDifferenceAndFivePercentIsOne) {
     for (int i = 0; i < 100; ++i) {
       const BootstrapSpec spec = {.confidence = 0.99, .resamples = 500, .seed = draws.NextU64()};
       const auto a = NoisyRounds(draws, 16, 1.0);
-      alarms +=
-          Judge(*PairedRatio(a, NoisyRounds(draws, 16, 1.0), spec), 0.01) != Verdict::kNoDifference;
-      found += Judge(*PairedRatio(a, NoisyRounds(draws, 16, 1.05), spec), 0.01) == Verdict::kHigher;
+      alarms += Judge(*PairedRatio(a, NoisyRounds(draws, 16, 1.0), spec), 0.01) !=
+                RatioVerdict::kNoDifference;
+      found +=
+          Judge(*PairedRatio(a, NoisyRounds(draws, 16, 1.05), spec), 0.01) == RatioVerdict::kHigher;
     }
     std::printf("seed %llu: %d false alarms, %d of 100 found\n",
                 static_cast<unsigned long long>(seed), alarms, found);
@@ -147,10 +148,10 @@ TEST(PairedRatioTest, NoiseIsNoDifferenceAndFivePercentIsOne) {
 }
 
 TEST(JudgeTest, BothTheIntervalAndTheSizeMustSpeak) {
-  EXPECT_EQ(Judge({8, 1.05, 0.99, 1.10}, 0.01), Verdict::kNoDifference);
-  EXPECT_EQ(Judge({8, 1.005, 1.003, 1.007}, 0.01), Verdict::kNoDifference);
-  EXPECT_EQ(Judge({8, 1.05, 1.02, 1.08}, 0.01), Verdict::kHigher);
-  EXPECT_EQ(Judge({8, 0.95, 0.92, 0.98}, 0.01), Verdict::kLower);
+  EXPECT_EQ(Judge({8, 1.05, 0.99, 1.10}, 0.01), RatioVerdict::kNoDifference);
+  EXPECT_EQ(Judge({8, 1.005, 1.003, 1.007}, 0.01), RatioVerdict::kNoDifference);
+  EXPECT_EQ(Judge({8, 1.05, 1.02, 1.08}, 0.01), RatioVerdict::kHigher);
+  EXPECT_EQ(Judge({8, 0.95, 0.92, 0.98}, 0.01), RatioVerdict::kLower);
 }
 
 TEST(RateSearchTest, FindsTheEdgeWithinTheResolution) {

@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <sstream>
 
@@ -29,6 +28,7 @@
 #include "src/base/folder_entries.h"
 #include "src/base/open_files.h"
 #include "src/base/quoted_text.h"
+#include "src/base/regular_file.h"
 #include "src/cli/doctor/gpu_probe.h"
 #include "src/cli/doctor/link_probe.h"
 #include "src/cli/doctor/proc_text.h"
@@ -69,22 +69,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<std::string> ReadText(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return std::nullopt;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 std::string ReadWord(const std::string& path) {
-  std::string text = ReadText(path).value_or("");
+  std::string text = ReadSystemFile(path).value_or("");
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
   return text;
 }
 
 std::optional<uint64_t> ReadCount(const std::string& path) {
-  const std::optional<std::string> text = ReadText(path);
+  const std::optional<std::string> text = ReadSystemFile(path);
   return text ? ParseCount(*text) : std::nullopt;
 }
 
@@ -116,7 +108,7 @@ void ProbeNuma(const std::string& root, CpuFacts* cpu) {
 }
 
 void ProbeCpuFiles(const std::string& root, CpuFacts* cpu) {
-  std::istringstream lines(ReadText(root + "/proc/cpuinfo").value_or(""));
+  std::istringstream lines(ReadSystemFile(root + "/proc/cpuinfo").value_or(""));
   for (std::string line; cpu->model.empty() && std::getline(lines, line);) {
     const size_t colon = line.find(": ");
     if (line.starts_with("model name") && colon != std::string::npos) {
@@ -132,7 +124,7 @@ void ProbeCpuFiles(const std::string& root, CpuFacts* cpu) {
   cpu->governors.assign(governors.begin(), governors.end());
   const std::string load = ReadWord(root + "/proc/loadavg");
   if (!load.empty()) cpu->load_1m = std::strtod(load.c_str(), nullptr);
-  cpu->steal_ratio = ParseStealRatio(ReadText(root + "/proc/stat").value_or(""));
+  cpu->steal_ratio = ParseStealRatio(ReadSystemFile(root + "/proc/stat").value_or(""));
   ProbeNuma(root, cpu);
 }
 
@@ -188,7 +180,7 @@ void ProbeCgroupV1(const std::string& mount, const std::string& groups, HostFact
 }
 
 void ProbeCgroup(const std::string& root, HostFacts* facts) {
-  const std::string groups = ReadText(root + "/proc/self/cgroup").value_or("");
+  const std::string groups = ReadSystemFile(root + "/proc/self/cgroup").value_or("");
   const std::string mount = root + "/sys/fs/cgroup";
   facts->cpu.quota_cpus = CpuQuota(root);
   if (const std::optional<std::string> path = CgroupPath(groups, "")) {
@@ -200,7 +192,7 @@ void ProbeCgroup(const std::string& root, HostFacts* facts) {
 // ---- Memory.
 
 void ProbeMemoryFiles(const std::string& root, MemoryFacts* memory) {
-  const std::string text = ReadText(root + "/proc/meminfo").value_or("");
+  const std::string text = ReadSystemFile(root + "/proc/meminfo").value_or("");
   memory->total_bytes = MeminfoValue(text, "MemTotal");
   memory->available_bytes = MeminfoValue(text, "MemAvailable");
   memory->swap_bytes = MeminfoValue(text, "SwapTotal");
@@ -248,7 +240,7 @@ std::string ContainerKind(const std::string& root) {
   if (std::getenv("KUBERNETES_SERVICE_HOST") != nullptr) return "kubernetes";
   if (fs::exists(root + "/run/.containerenv", error)) return "podman";
   if (fs::exists(root + "/.dockerenv", error)) return "docker";
-  const std::string groups = ReadText(root + "/proc/1/cgroup").value_or("");
+  const std::string groups = ReadSystemFile(root + "/proc/1/cgroup").value_or("");
   for (const char* name : {"kubepods", "docker", "libpod", "lxc", "containerd"}) {
     if (groups.find(name) != std::string::npos) return name;
   }
@@ -277,7 +269,8 @@ void ProbeSystem(const std::string& root, SystemFacts* system) {
 // ---- Network.
 
 void ProbeNetworkFiles(const std::string& root, NetworkFacts* network) {
-  std::istringstream range(ReadText(root + "/proc/sys/net/ipv4/ip_local_port_range").value_or(""));
+  std::istringstream range(
+      ReadSystemFile(root + "/proc/sys/net/ipv4/ip_local_port_range").value_or(""));
   uint32_t first = 0;
   uint32_t last = 0;
   if (range >> first >> last && first <= last) {

@@ -2,17 +2,15 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+
+#include "src/base/trimmed_text.h"
 
 namespace baton::cli {
 namespace {
 
-std::string_view Trimmed(std::string_view text) {
-  const absl::string_view trimmed = absl::StripAsciiWhitespace({text.data(), text.size()});
-  return {trimmed.data(), trimmed.size()};
-}
+constexpr std::string_view kBlanks = " \t\n\v\f\r";
 
 }  // namespace
 
@@ -21,7 +19,7 @@ std::optional<uint64_t> MeminfoValue(std::string_view text, std::string_view key
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(rest.size(), line.size() + 1));
     if (!line.starts_with(key) || line.substr(key.size(), 1) != ":") continue;
-    std::string_view value = Trimmed(line.substr(key.size() + 1));
+    std::string_view value = Trimmed(line.substr(key.size() + 1), kBlanks);
     const bool is_kb = value.ends_with(" kB");
     if (is_kb) value.remove_suffix(3);
     const std::optional<uint64_t> number = ParseCount(value);
@@ -33,7 +31,7 @@ std::optional<uint64_t> MeminfoValue(std::string_view text, std::string_view key
 
 std::set<int> ParseCpuList(std::string_view text) {
   std::set<int> cpus;
-  const std::string list(Trimmed(text));
+  const std::string list(Trimmed(text, kBlanks));
   for (const absl::string_view part : absl::StrSplit(list, ',', absl::SkipEmpty())) {
     const std::vector<std::string> ends = absl::StrSplit(part, '-');
     int first = 0;
@@ -47,7 +45,7 @@ std::set<int> ParseCpuList(std::string_view text) {
 }
 
 std::optional<uint64_t> ParseCount(std::string_view text) {
-  const std::string_view trimmed = Trimmed(text);
+  const std::string_view trimmed = Trimmed(text, kBlanks);
   uint64_t number = 0;
   if (!absl::SimpleAtoi(absl::string_view(trimmed.data(), trimmed.size()), &number)) {
     return std::nullopt;

@@ -76,22 +76,13 @@ int32_t baton_grammar_state_clone(const baton_grammar_state* state, baton_gramma
 // that ends a generation is allowed where the text is whole, and stops the state.
 int32_t baton_grammar_state_accept(baton_grammar_state* state, const uint32_t* ids, size_t num_ids,
                                    size_t* out, baton_text_buffer* error);
-// How many tokens at the front of `ids` `accept` would take.
-int32_t baton_grammar_state_num_allowed(baton_grammar_state* state, const uint32_t* ids,
-                                        size_t num_ids, size_t* out, baton_text_buffer* error);
 // Writes bit i % 32 of words[i / 32] for each token i: 1 = may come next. Words past the vocabulary
 // become 0. A stopped state allows the tokens that end a generation only. BATON_TEXT_LIMIT also
 // when no token of the vocabulary can follow.
 int32_t baton_grammar_state_mask(baton_grammar_state* state, uint32_t* words, size_t num_words,
                                  baton_text_buffer* error);
-// 1 when the text so far is whole.
-int32_t baton_grammar_state_is_accepting(baton_grammar_state* state, uint8_t* out,
-                                         baton_text_buffer* error);
 // 1 when nothing but the end of the generation can follow, or it has come.
 uint8_t baton_grammar_state_is_stopped(const baton_grammar_state* state);
-// The bytes that every continuation begins with; often empty.
-int32_t baton_grammar_state_forced_bytes(baton_grammar_state* state, baton_text_buffer* out,
-                                         baton_text_buffer* error);
 void baton_grammar_state_free(baton_grammar_state* state);
 
 #ifdef __cplusplus

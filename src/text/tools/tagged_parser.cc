@@ -3,6 +3,8 @@
 #include <span>
 #include <utility>
 
+#include "src/base/trimmed_text.h"
+
 namespace baton::text {
 namespace {
 
@@ -23,12 +25,6 @@ std::string_view JsonWordOf(std::string_view text) {
   if (text == "True") return "true";
   if (text == "False") return "false";
   return text == "None" ? "null" : text;
-}
-
-std::string_view Trimmed(std::string_view text) {
-  while (!text.empty() && IsJsonBlank(text.front())) text.remove_prefix(1);
-  while (!text.empty() && IsJsonBlank(text.back())) text.remove_suffix(1);
-  return text;
 }
 
 // A value as JSON: its own text where that is JSON of an allowed type, else a string.

@@ -219,23 +219,6 @@ pub unsafe extern "C" fn baton_grammar_state_accept(
 /// # Safety
 /// See baton_grammar.h.
 #[no_mangle]
-pub unsafe extern "C" fn baton_grammar_state_num_allowed(
-    state: *mut State,
-    ids: *const u32,
-    num_ids: usize,
-    out: *mut usize,
-    error: *mut Owned<u8>,
-) -> i32 {
-    let work = || {
-        reference("out", out)?;
-        state_of(state)?.num_allowed(array("ids", ids, num_ids, MAX_TOKENS)?)
-    };
-    answer(error, work, |allowed| out.write(allowed))
-}
-
-/// # Safety
-/// See baton_grammar.h.
-#[no_mangle]
 pub unsafe extern "C" fn baton_grammar_state_mask(
     state: *mut State,
     words: *mut u32,
@@ -256,38 +239,8 @@ pub unsafe extern "C" fn baton_grammar_state_mask(
 /// # Safety
 /// See baton_grammar.h.
 #[no_mangle]
-pub unsafe extern "C" fn baton_grammar_state_is_accepting(
-    state: *mut State,
-    out: *mut u8,
-    error: *mut Owned<u8>,
-) -> i32 {
-    let work = || {
-        reference("out", out)?;
-        state_of(state)?.is_accepting()
-    };
-    answer(error, work, |accepting| out.write(accepting as u8))
-}
-
-/// # Safety
-/// See baton_grammar.h.
-#[no_mangle]
 pub unsafe extern "C" fn baton_grammar_state_is_stopped(state: *const State) -> u8 {
     guarded(|| Ok(reference("state", state)?.is_stopped())).unwrap_or(false) as u8
-}
-
-/// # Safety
-/// See baton_grammar.h.
-#[no_mangle]
-pub unsafe extern "C" fn baton_grammar_state_forced_bytes(
-    state: *mut State,
-    out: *mut Owned<u8>,
-    error: *mut Owned<u8>,
-) -> i32 {
-    let work = || {
-        reference("out", out)?;
-        state_of(state)?.forced_bytes()
-    };
-    answer(error, work, |bytes| out.write(into_owned(bytes)))
 }
 
 /// # Safety

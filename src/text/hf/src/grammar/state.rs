@@ -69,13 +69,6 @@ impl State {
         Ok(taken)
     }
 
-    /// How many tokens at the front of `tokens` the grammar allows; changes nothing.
-    pub fn num_allowed(&mut self, tokens: &[u32]) -> Result<usize, Failure> {
-        let num_tokens = self.grammar.vocabulary.num_tokens;
-        let known = tokens.iter().position(|id| *id as usize >= num_tokens).unwrap_or(tokens.len());
-        self.step(|matcher| matcher.validate_tokens(&tokens[..known]))
-    }
-
     /// Sets bit i of `words` when token i may come next. Words past the vocabulary become 0.
     pub fn mask(&mut self, words: &mut [u32]) -> Result<(), Failure> {
         let usable = &Arc::clone(&self.grammar).vocabulary.usable;
@@ -99,25 +92,9 @@ impl State {
         Ok(())
     }
 
-    /// Whether the text so far is whole: a token that ends a generation is allowed.
-    pub fn is_accepting(&mut self) -> Result<bool, Failure> {
-        self.step(|matcher| matcher.is_accepting())
-    }
-
     /// Whether nothing can follow but a token that ends a generation, or one has come.
     pub fn is_stopped(&self) -> bool {
         self.matcher.is_stopped() && !self.matcher.is_error()
-    }
-
-    /// The bytes that must come next, whatever their tokens.
-    pub fn forced_bytes(&mut self) -> Result<Vec<u8>, Failure> {
-        // On a copy: the crate counts forced bytes as part of the text from then on.
-        let mut copy = self.matcher.clone();
-        let bytes = copy.compute_ff_bytes();
-        match copy.get_error() {
-            None => Ok(bytes),
-            Some(message) => Err(failure_of(&copy, &anyhow::anyhow!(message))),
-        }
     }
 }
 

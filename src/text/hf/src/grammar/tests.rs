@@ -62,11 +62,12 @@ fn ids(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }
 
-/// Whether `text` is a whole answer of the grammar.
+/// Whether `text` is a whole answer of the grammar: the end may follow all of its tokens.
 pub fn takes(grammar: &Arc<Grammar>, text: &str) -> bool {
     let mut state = State::new(grammar);
     let tokens = ids(text);
-    state.accept(&tokens).unwrap() == tokens.len() && state.is_accepting().unwrap()
+    state.accept(&tokens).unwrap() == tokens.len()
+        && (state.is_stopped() || state.accept(&[END]).unwrap() == 1)
 }
 
 fn mask_of(state: &mut State) -> Vec<u32> {
@@ -155,9 +156,8 @@ fn properties_come_in_their_own_order_not_that_of_required() {
     let begin = ids("{");
     let mut state = State::new(&grammar);
     state.accept(&begin).unwrap();
-    assert_eq!(state.forced_bytes().unwrap(), b"");
     state.accept(&ids("\"")).unwrap();
-    assert_eq!(state.forced_bytes().unwrap(), b"z\"");
+    assert_eq!(mask_of(&mut state), [b'z' as u32]);
 }
 
 #[test]
@@ -478,7 +478,7 @@ fn an_answer_may_be_a_regular_expression_or_a_choice() {
     assert!(!takes(&choice, "b") && !takes(&choice, "aba"));
     let mut state = State::new(&choice);
     state.accept(&ids("a")).unwrap();
-    assert!(state.is_accepting().unwrap() && !state.is_stopped());
+    assert!(!state.is_stopped());
     assert!(mask_of(&mut state).contains(&END) && mask_of(&mut state).contains(&(b'b' as u32)));
     for bad in ["[]", "{}", "[1]", "[\"\"]", "a", "[\"a\""] {
         assert!(refusal(Kind::Choice, bad).message.starts_with("the choice"), "{bad}");
@@ -628,7 +628,6 @@ fn the_mask_is_exactly_what_is_taken() {
         let allowed = mask_of(&mut state);
         for id in 0..NUM_TOKENS as u32 + 8 {
             let taken = state.clone().accept(&[id]).unwrap() == 1;
-            assert_eq!(state.num_allowed(&[id]).unwrap() == 1, taken, "{id}");
             assert_eq!(allowed.contains(&id), taken, "token {id} before byte {byte}");
         }
         assert!(!allowed.contains(&CONTROL));
@@ -656,7 +655,6 @@ fn a_state_is_a_function_of_its_tokens() {
         let mut copy = stepped.clone();
         assert_eq!(mask_of(&mut stepped), mask_of(&mut replayed), "after {i} tokens");
         assert_eq!(mask_of(&mut copy), mask_of(&mut replayed), "a copy after {i} tokens");
-        assert_eq!(stepped.is_accepting().unwrap(), replayed.is_accepting().unwrap());
         stepped.accept(&tokens[i..=i]).unwrap();
     }
     assert!(stepped.is_stopped());
@@ -670,8 +668,6 @@ fn refused_tokens_change_nothing() {
     assert_eq!(state.accept(&[CONTROL]).unwrap(), 0);
     assert_eq!(state.accept(&[u32::MAX]).unwrap(), 0);
     assert_eq!(state.accept(&[]).unwrap(), 0);
-    assert_eq!(state.num_allowed(&ids("cc")).unwrap(), 1);
-    assert_eq!(state.forced_bytes().unwrap(), b"c");
     assert_eq!(mask_of(&mut state), [b'c' as u32]);
     assert_eq!(state.accept(&ids("c")).unwrap(), 1);
     assert!(state.is_stopped());
