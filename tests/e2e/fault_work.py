@@ -11,6 +11,7 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -21,6 +22,7 @@ import grpc
 
 from baton_server import (
     BIN,
+    PATIENCE_S,
     Answer,
     generated_stubs,
     http_json,
@@ -31,8 +33,8 @@ from roles_cluster import is_whole
 
 BLOCK = 16
 BLOCK_BYTES = 30 * 2 * 3 * 64 * 2 * BLOCK  # of SmolLM2: layers, K and V, KV heads, head size, bf16
-# A lease, and what the reaper may take after it.
-CLEAN_LIMIT_S = 12
+# Longer than a lease, and than the reaper may take after it.
+CLEAN_LIMIT_S = 60
 # A prompt that fills a pool of thousands of tokens takes minutes on a machine that others use.
 STREAM_LIMIT_S = 600
 MIX = (
@@ -235,7 +237,7 @@ def is_serving(cluster, num_processes):
         rows = cluster.topology()
         if len(rows) != num_processes:
             return False
-        seen = http_json(cluster.http + "/v1/topology", timeout=5)[2]
+        seen = http_json(cluster.http + "/v1/topology", timeout=PATIENCE_S)[2]
     except OSError:
         return False
     return is_whole(seen, {row["worker_id"]: row["incarnation"] for row in rows})
@@ -309,7 +311,32 @@ def audit_ledger(cluster, wait_s=CLEAN_LIMIT_S):
 def live_requests(cluster):
     """Rows of the router's /debug/requests."""
     url = f"http://{cluster.router['admin']}/debug/requests"
-    return json.loads(urllib.request.urlopen(url, timeout=5).read())
+    return json.loads(urllib.request.urlopen(url, timeout=PATIENCE_S).read())
+
+
+# Messages that a worker sent before it stopped are read by then; far below any lease.
+HEARD_S = 0.1
+
+
+def stop_amid(cluster, is_now, num_rows=1):
+    """Stops the worker that so many rows of live_requests() name for which `is_now`, if the rows say
+    so still when all is heard that it had sent. Returns its row of the topology; None: no worker was
+    met so, and each runs on."""
+    found = [row["worker"] for row in live_requests(cluster) if is_now(row)]
+    for worker in cluster.workers():
+        name, pid = worker["worker_id"], worker["pid"]
+        if found.count(name) < num_rows:
+            continue
+        try:
+            os.kill(pid, signal.SIGSTOP)
+        except ProcessLookupError:
+            continue
+        time.sleep(HEARD_S)
+        rows = [row for row in live_requests(cluster) if row["worker"] == name and is_now(row)]
+        if len(rows) >= num_rows:
+            return worker
+        os.kill(pid, signal.SIGCONT)  # it had gone on
+    return None
 
 
 def ended(cluster):
