@@ -319,9 +319,9 @@ HEARD_S = 0.1
 
 
 def stop_amid(cluster, is_now, num_rows=1):
-    """Stops the worker that so many rows of live_requests() name for which `is_now`, if the rows say
-    so still when all is heard that it had sent. Returns its row of the topology; None: no worker was
-    met so, and each runs on."""
+    """Stops a worker that so many rows of live_requests() name for which `is_now`, if the rows are
+    still so when all is heard that it had sent. Returns its row of the topology; None: no worker
+    was met so, and each runs on."""
     found = [row["worker"] for row in live_requests(cluster) if is_now(row)]
     for worker in cluster.workers():
         name, pid = worker["worker_id"], worker["pid"]

@@ -96,8 +96,8 @@ def check_guesses(model, rows):
 
 
 def check_killed_decode_worker(model, rows, *flags):
-    """One of two decode workers is killed while it computes the short ones of long answers. They are
-    asked together until the kill meets one of them."""
+    """One of two decode workers is killed while it computes long answers to the short prompts. They
+    are asked together until the kill meets one of them."""
     rows = [fields for fields in rows if len(fields["prompt_token_ids"]) < 100]
     with Server("--mode", "aggregated", *flags, model=model) as server:
         wanted = bits_of(answers(server, rows))
