@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from baton_server import Server, complete, in_parallel, metric, seed_of_tests, wait_until
+from baton_server import PATIENT, Server, complete, in_parallel, metric, seed_of_tests, wait_until
 
 BLOCK = 16
 SEED = seed_of_tests("20")
@@ -69,10 +69,6 @@ def requests():
             fields.update(structured_outputs={"json": FORM})
         rows.append(fields)
     return rows
-
-
-# Eight requests beside each pair make a queue, on a slow build a long one.
-PATIENT = ("--queue-wait-ms", "600000", "--prefill-wait-ms", "600000")
 
 
 class Noise:
@@ -171,7 +167,7 @@ def test_each_isa_is_exact_with_itself(isa):
     picked = [f for f in requests() if len(f["prompt_token_ids"]) <= 300][:8]
     with Server("--mode", "aggregated", "--isa", isa) as server:
         expected = [complete(server, **f).bits() for f in picked]
-    with Server("--isa", isa) as server:
+    with Server("--isa", isa, *PATIENT) as server:
         answers = in_parallel([lambda f=f: complete(server, **f) for f in picked], 4)
     assert all(a.timings.path == "disagg" for a in answers)
     assert [a.bits() for a in answers] == expected
