@@ -145,7 +145,7 @@ def test_every_counter_is_what_clients_saw(server):
         seen.add(499, "cancelled")
         seen.prompt_tokens += prompt_tokens
         least += count
-    # Of a short one this machine shows how long a first token takes.
+    # A short answer shows how long a first token takes on this machine.
     began = time.monotonic()
     seen.answer(server.post(CHAT, body(1))[2])
     deadline_s = DEADLINE_S + 10 * (time.monotonic() - began)
