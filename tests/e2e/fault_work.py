@@ -259,7 +259,7 @@ def wait_clean(cluster, limit_s=CLEAN_LIMIT_S):
             held = {row["request_uid"] for w in cluster.workers() for row in owners(w)}
             probes = {row["request_uid"] for row in router_requests(cluster) if is_probe(row)}
             return held <= probes and (held or cluster.ledger_is_clean())
-        except (OSError, ValueError):  # a worker that just starts, or has no time to list its blocks
+        except (OSError, ValueError):  # a worker that starts, or has no time to list them
             return False
 
     wait_until(is_clean, limit_s, "only free and cached blocks")
