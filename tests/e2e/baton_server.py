@@ -5,13 +5,16 @@ Environment: BATON_BIN (default build/baton), BATON_E2E_MODEL (default: the cata
 
 import atexit
 import concurrent.futures
+import contextlib
 import functools
 import json
 import os
+import random
 import re
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,7 +30,13 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = os.environ.get("BATON_BIN", str(ROOT / "build" / "baton"))
 MODEL = os.environ.get("BATON_E2E_MODEL", "smollm2:135m")
 _STUBS_LOCK = threading.Lock()
-START_LIMIT_S = float(os.environ.get("BATON_E2E_START_LIMIT_S", "60"))
+START_LIMIT_S = float(os.environ.get("BATON_E2E_START_LIMIT_S", "180"))
+# The least limit of a wait. A limit ends a broken test and measures nothing: other tests share the
+# processors, and a process may get none for seconds.
+PATIENCE_S = 60
+# Flags of a server that is asked for more at once than it may run: on a slow machine a queue takes
+# longer than the 10 s after which clients are refused.
+PATIENT = ("--queue-wait-ms", "600000", "--prefill-wait-ms", "600000")
 
 
 @functools.cache
@@ -65,7 +74,8 @@ def seed_of_tests(otherwise):
 
 
 def wait_until(condition, limit_s, what):
-    """Polls until condition() is true; its last value is returned."""
+    """Polls until condition() is true, for `limit_s` or PATIENCE_S; its last value is returned."""
+    limit_s = max(limit_s, PATIENCE_S)
     deadline = time.monotonic() + limit_s
     while True:
         value = condition()
@@ -74,6 +84,17 @@ def wait_until(condition, limit_s, what):
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {limit_s} s: {what}; last value {value!r}")
         time.sleep(0.02)
+
+
+def free_port(*hosts):
+    """A port that is free at all `hosts` (127.0.0.1), for a program that cannot take any by itself.
+    It is below those that the system gives to other processes in the moment until it is bound."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for host in hosts or ("127.0.0.1",):
+                probes.enter_context(socket.socket()).bind((host, port))
+            return port
 
 
 def http_json(url, body=None, timeout=120, headers=None):
@@ -94,7 +115,7 @@ def http_json(url, body=None, timeout=120, headers=None):
 def metrics_text(process):
     """The text of /metrics of one process (a row of the topology)."""
     url = f"http://{process['admin']}/metrics"
-    return urllib.request.urlopen(url, timeout=10).read().decode()
+    return urllib.request.urlopen(url, timeout=PATIENCE_S).read().decode()
 
 
 def metric(process, name, labels=""):
@@ -181,7 +202,7 @@ class Server:
             json.dumps({**body, "stream": True}).encode(),
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=300) as response:
             blocks = response.read().decode().split("\n\n")
             events = [b[6:] for b in blocks if b and not b.startswith(":")]
         assert events.pop() == "[DONE]"
@@ -206,7 +227,7 @@ class Server:
                 return False
         return True
 
-    def stop(self, how=signal.SIGINT, limit_s=30):
+    def stop(self, how=signal.SIGINT, limit_s=PATIENCE_S):
         if self.process.poll() is None:
             self.process.send_signal(how)
         code = self.process.wait(limit_s)
@@ -221,7 +242,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             try:
-                self.process.wait(20)
+                self.process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

@@ -18,6 +18,7 @@ import grpc
 
 from baton_server import wait_until
 from fault_work import (
+    HEARD_S,
     Load,
     Stream,
     detected_after,
@@ -28,6 +29,7 @@ from fault_work import (
     make_request,
     refused_slices,
     run_streams,
+    stop_amid,
     wait_clean,
     wait_serving,
 )
@@ -66,10 +68,6 @@ def all_begun(cluster, streams):
     wait_until(lambda: all(stream.times for stream in streams), 60, "the last first token")
 
 
-# Messages that a worker sent before it stopped are read by then; far below any lease.
-HEARD_S = 0.1
-
-
 def in_prefill(worker_id):
     """The worker computes a prompt, and is stopped there: a kill then meets that prompt."""
 
@@ -96,17 +94,14 @@ def in_prefill(worker_id):
 
 
 def in_decode(worker_id):
-    """The worker decodes two requests that are far from their ends."""
+    """The worker decodes two requests that are far from their ends, and is stopped there."""
 
     def is_now(row):
-        return row["worker"] == worker_id and 1 <= row["num_tokens"] <= 8
+        return row["worker"] == worker_id and 1 <= row["num_tokens"] <= 12
 
-    return _has_rows(is_now, 2, f"two sequences on {worker_id}")
-
-
-def _has_rows(is_now, num, what):
     def moment(cluster, streams):
-        wait_until(lambda: sum(map(is_now, live_requests(cluster))) >= num, 60, what)
+        what = f"two sequences on {worker_id}"
+        wait_until(lambda: stop_amid(cluster, is_now, num_rows=2), 60, what)
 
     return moment
 
@@ -152,12 +147,14 @@ def only(worker_id):
     return lambda workers: next(w for w in workers if w["worker_id"] == worker_id)
 
 
-def decoding_worker(cluster):
-    """A choice for kill_worker: a worker that decodes a stream then, whichever the router chose."""
+def decoding_worker(cluster, num_tokens):
+    """A choice for kill_worker: one that decodes a stream of fewer tokens, and is stopped there."""
+
+    def is_now(row):
+        return 1 <= row["num_tokens"] < num_tokens
 
     def pick(workers):
-        name = live_requests(cluster)[0]["worker"]
-        return next(worker for worker in workers if worker["worker_id"] == name)
+        return wait_until(lambda: stop_amid(cluster, is_now), 60, "a worker amid a stream")
 
     return pick
 
@@ -412,23 +409,32 @@ CUT_REQUEST = dict(
 
 
 def cut_at_index(cluster, work, index):
-    """The decode worker of a request is killed when the client has token `index`; by hand."""
-    facts = {}
+    """The decode worker of a request is killed when the client has token `index`; by hand. The
+    request is asked again where its worker had sent all by then."""
+    return wait_until(lambda: _cut_once(cluster, work, index), 300, f"a kill at token {index}")
+
+
+def _cut_once(cluster, work, index):
+    fields = work.requests[0]
+    facts = {"looked": False}
 
     def on_chunk(stream, chunk):
-        if "worker" not in facts:
-            # Once the first token is here the request is placed.
-            facts["worker"] = live_requests(cluster)[0]["worker"]
-        if facts.get("at") is None and len(stream.chunks) and chunk.token_index >= index:
-            facts["at"] = time.monotonic()
-            cluster.roles[facts["worker"]].process.kill()
+        if facts["looked"] or chunk.token_index < index:
+            return
+        facts["looked"] = True
+        victim = stop_amid(cluster, lambda row: 1 <= row["num_tokens"] < fields["max_tokens"])
+        if victim is not None:
+            facts["victim"], facts["at"] = victim["worker_id"], time.monotonic()
+            cluster.roles[victim["worker_id"]].process.kill()
 
-    stream = Stream(cluster, work.requests[0], on_chunk).run()
-    victim = facts["worker"]
-    cluster.roles[victim].process.wait()
-    cluster.start(victim)
-    wait_until(cluster.is_whole, 30, "the decode worker is back")
+    stream = Stream(cluster, fields, on_chunk).run()
     result = summary(work, [stream])
+    if "victim" not in facts:
+        assert result["problems"] == []
+        return None
+    cluster.roles[facts["victim"]].process.wait()
+    cluster.start(facts["victim"])
+    wait_until(cluster.is_whole, 30, "the decode worker is back")
     return {**result, "index": index, "stalls_ms": [ms(stream.stall_s(facts["at"]))]}
 
 

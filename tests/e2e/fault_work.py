@@ -11,6 +11,7 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -21,6 +22,7 @@ import grpc
 
 from baton_server import (
     BIN,
+    PATIENCE_S,
     Answer,
     generated_stubs,
     http_json,
@@ -31,8 +33,8 @@ from roles_cluster import is_whole
 
 BLOCK = 16
 BLOCK_BYTES = 30 * 2 * 3 * 64 * 2 * BLOCK  # of SmolLM2: layers, K and V, KV heads, head size, bf16
-# A lease, and what the reaper may take after it.
-CLEAN_LIMIT_S = 12
+# Longer than a lease, and than the reaper may take after it.
+CLEAN_LIMIT_S = 60
 # A prompt that fills a pool of thousands of tokens takes minutes on a machine that others use.
 STREAM_LIMIT_S = 600
 MIX = (
@@ -235,7 +237,7 @@ def is_serving(cluster, num_processes):
         rows = cluster.topology()
         if len(rows) != num_processes:
             return False
-        seen = http_json(cluster.http + "/v1/topology", timeout=5)[2]
+        seen = http_json(cluster.http + "/v1/topology", timeout=PATIENCE_S)[2]
     except OSError:
         return False
     return is_whole(seen, {row["worker_id"]: row["incarnation"] for row in rows})
@@ -248,13 +250,16 @@ def wait_serving(cluster, num_processes, limit_s=60):
 
 
 def wait_clean(cluster, limit_s=CLEAN_LIMIT_S):
-    """Seconds until no worker holds a block for anybody."""
+    """Seconds until no worker holds a block for anybody but a probe of the router's own: on a slow
+    machine one probe of a link may follow the other."""
     start = time.monotonic()
 
     def is_clean():
         try:
-            return cluster.ledger_is_clean() and not any(owners(w) for w in cluster.workers())
-        except OSError:  # a worker that is just starting
+            held = {row["request_uid"] for w in cluster.workers() for row in owners(w)}
+            probes = {row["request_uid"] for row in router_requests(cluster) if is_probe(row)}
+            return held <= probes and (held or cluster.ledger_is_clean())
+        except (OSError, ValueError):  # a worker that starts, or has no time to list them
             return False
 
     wait_until(is_clean, limit_s, "only free and cached blocks")
@@ -306,10 +311,44 @@ def audit_ledger(cluster, wait_s=CLEAN_LIMIT_S):
     return done.returncode, json.loads(done.stdout)
 
 
-def live_requests(cluster):
+def router_requests(cluster):
     """Rows of the router's /debug/requests."""
     url = f"http://{cluster.router['admin']}/debug/requests"
-    return json.loads(urllib.request.urlopen(url, timeout=5).read())
+    return json.loads(urllib.request.urlopen(url, timeout=PATIENCE_S).read())
+
+
+def is_probe(row):
+    return row["request_id"] == "probe"
+
+
+def live_requests(cluster):
+    """Those of clients: the router's own prompts try a link."""
+    return [row for row in router_requests(cluster) if not is_probe(row)]
+
+
+# Messages that a worker sent before it stopped are read by then; far below any lease.
+HEARD_S = 0.1
+
+
+def stop_amid(cluster, is_now, num_rows=1):
+    """Stops a worker that so many rows of live_requests() name for which `is_now`, if the rows are
+    still so when all is heard that it had sent. Returns its row of the topology; None: no worker
+    was met so, and each runs on."""
+    found = [row["worker"] for row in live_requests(cluster) if is_now(row)]
+    for worker in cluster.workers():
+        name, pid = worker["worker_id"], worker["pid"]
+        if found.count(name) < num_rows:
+            continue
+        try:
+            os.kill(pid, signal.SIGSTOP)
+        except ProcessLookupError:
+            continue
+        time.sleep(HEARD_S)
+        rows = [row for row in live_requests(cluster) if row["worker"] == name and is_now(row)]
+        if len(rows) >= num_rows:
+            return worker
+        os.kill(pid, signal.SIGCONT)  # it had gone on
+    return None
 
 
 def ended(cluster):

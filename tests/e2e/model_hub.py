@@ -123,7 +123,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.flush()
             if hold_at is not None:
                 self.hub.held.set()
-                self.hub.go_on.wait(60)
+                self.hub.go_on.wait(180)
                 self.wfile.write(body[hold_at:])
         except OSError:
             self.close_connection = True

@@ -3,9 +3,7 @@
 import json
 import math
 import os
-import random
 import shutil
-import socket
 import subprocess
 import tempfile
 import urllib.error
@@ -15,24 +13,12 @@ from pathlib import Path
 
 import yaml
 
-from baton_server import ROOT, wait_until
+from baton_server import PATIENCE_S, ROOT, free_port, wait_until
 
 CHART = ROOT / "deploy/helm/baton"
 NAMESPACE, RELEASE = "llm", "demo-baton"  # labels that a PodMonitor would give
 SCRAPE = "500ms"
 WINDOW = "15s"  # instead of $__rate_interval
-
-
-def free_port():
-    """Below those that the system gives to others in the moment until it is bound."""
-    while True:
-        port = random.randrange(20000, 32000)
-        with socket.socket() as one:
-            try:
-                one.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
 
 
 class Prometheus:
@@ -120,7 +106,7 @@ class Prometheus:
 
     def close(self):
         self.process.terminate()
-        self.process.wait(30)
+        self.process.wait(PATIENCE_S)
         self.log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -9,7 +9,6 @@ import os
 import secrets
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,16 @@ from pathlib import Path
 
 import grpc
 
-from baton_server import BIN, MODEL, START_LIMIT_S, Server, http_json, wait_until
+from baton_server import (
+    BIN,
+    MODEL,
+    PATIENCE_S,
+    START_LIMIT_S,
+    Server,
+    free_port,
+    http_json,
+    wait_until,
+)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 from kv_fault_proxy import Faults, KvFaultProxy  # noqa: E402
@@ -25,19 +33,6 @@ from kv_fault_proxy import Faults, KvFaultProxy  # noqa: E402
 # Decode workers say that they listen on the second address, where their proxy does.
 REAL_HOST = "127.0.0.1"
 TOLD_HOST = "127.0.0.2"
-
-
-def free_port():
-    """A port that is free on both addresses."""
-    while True:
-        with socket.socket() as real, socket.socket() as told:
-            real.bind((REAL_HOST, 0))
-            port = real.getsockname()[1]
-            try:
-                told.bind((TOLD_HOST, port))
-            except OSError:
-                continue
-            return port
 
 
 class Role:
@@ -94,12 +89,14 @@ class RolesCluster(Server):
 
     def _start_all(self, prefill, decode, worker_args, proxied):
         anywhere = "127.0.0.1:0"
-        self._add("router-0", "router", ["--grpc", anywhere, "--http", anywhere])
+        own = self.role_args.get("router", ())
+        self._add("router-0", "router", ["--grpc", anywhere, "--http", anywhere, *own])
         self.start("router-0")
         router = self.roles["router-0"].report
         # The router keeps its ports, so that workers and clients find it again.
         self.roles["router-0"].args = ["--grpc", router["grpc"], "--http", router["http"]]
         self.roles["router-0"].args += ["--admin", router["admin"], *self._secret_args()]
+        self.roles["router-0"].args += own
         for i in range(decode):
             self._add_worker(f"decode-{i}", "decode", worker_args, proxied)
         for i in range(prefill):
@@ -128,8 +125,8 @@ class RolesCluster(Server):
 
     def _add_worker(self, name, role, worker_args, proxied):
         host = TOLD_HOST if proxied else REAL_HOST
-        # Known beforehand only where a proxy needs it: another process may take it until then.
-        kv_port = free_port() if proxied else 0
+        # Known beforehand only where a proxy needs it.
+        kv_port = free_port(REAL_HOST, TOLD_HOST) if proxied else 0
         args = ["--router", self.roles["router-0"].report["grpc"], "--worker-id", name]
         args += ["--model", self.model, "--threads", "1", "--listen", f"{host}:0"]
         args += ["--kv-listen", f"{REAL_HOST}:{kv_port}", "--admin", f"{host}:0"]
@@ -205,7 +202,7 @@ class RolesCluster(Server):
             for path in sorted(Path(self.dir).glob("*.log"))
         )
 
-    def stop(self, how=signal.SIGINT, limit_s=30):
+    def stop(self, how=signal.SIGINT, limit_s=PATIENCE_S):
         processes = [r.process for r in self.roles.values() if r.process is not None]
         for process in processes:
             if process.poll() is None:

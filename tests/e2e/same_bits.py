@@ -6,7 +6,8 @@ import random
 import signal
 import threading
 
-from baton_server import Server, complete, in_parallel, metric, seed_of_tests, wait_until
+from baton_server import PATIENT, Server, complete, in_parallel, seed_of_tests, wait_until
+from fault_work import stop_amid
 
 SEED = seed_of_tests("20")
 
@@ -32,17 +33,15 @@ def answers(server, rows, width=1):
     return in_parallel([lambda f=f: complete(server, **f) for f in rows], width)
 
 
-def kill_a_busy_decode_worker(server):
-    """Waits until one runs requests, then kills it."""
-    busy = []
+def kill_a_busy_decode_worker(server, num_tokens, killed):
+    """Waits until one computes an answer that lacks the half of its tokens, and kills it."""
 
     def find():
-        workers = [w for w in server.workers() if w["role"] == "decode"]
-        busy[:] = [w for w in workers if metric(w, "baton_requests_running") > 0]
-        return bool(busy)
+        return stop_amid(server, lambda row: 1 <= row["num_tokens"] < num_tokens // 2)
 
-    wait_until(find, 60, "a decode worker runs requests")
-    os.kill(busy[0]["pid"], signal.SIGKILL)
+    worker = wait_until(find, 60, "a decode worker amid an answer")
+    os.kill(worker["pid"], signal.SIGKILL)
+    killed.set()
 
 
 def bits_of(got):
@@ -59,7 +58,7 @@ def bits_alone(model, rows, *flags):
 def check_hand_off(model, transport, rows, wanted, kv_bytes_per_token=None, *flags, num_state=0):
     """A batch of requests crosses from worker to worker in blocks of 16 tokens, and so many blocks
     of a fixed state with each."""
-    with Server("--transport", transport, *flags, model=model) as server:
+    with Server("--transport", transport, *PATIENT, *flags, model=model) as server:
         got = answers(server, rows, 8)
         wait_until(server.ledger_is_clean, 15, "no block is held")
     for answer, fields in zip(got, rows):
@@ -72,7 +71,7 @@ def check_hand_off(model, transport, rows, wanted, kv_bytes_per_token=None, *fla
 
 
 def check_cached_prefix(model, rows, wanted):
-    with Server("--mode", "aggregated", model=model) as server:
+    with Server("--mode", "aggregated", *PATIENT, model=model) as server:
         for fields in rows:  # leaves a prefix of each that ends within a block, or at its end
             ids = fields["prompt_token_ids"]
             complete(server, **{**fields, "prompt_token_ids": ids[: max(1, len(ids) * 2 // 3)]})
@@ -89,22 +88,29 @@ def check_guesses(model, rows):
     ]
     with Server("--mode", "aggregated", model=model) as server:
         wanted = bits_of(answers(server, rows))
-    with Server("--mode", "aggregated", "--speculate", "ngram", model=model) as server:
+    flags = ("--mode", "aggregated", "--speculate", "ngram", *PATIENT)
+    with Server(*flags, model=model) as server:
         got = answers(server, rows, 4)
     assert bits_of(got) == wanted
     return sum(a.timings.speculated for a in got), sum(a.timings.accepted for a in got)
 
 
 def check_killed_decode_worker(model, rows, *flags):
-    """One of two decode workers is killed while it computes the short ones of long answers."""
+    """One of two decode workers is killed while it computes long answers to the short prompts. They
+    are asked together until the kill meets one of them."""
     rows = [fields for fields in rows if len(fields["prompt_token_ids"]) < 100]
     with Server("--mode", "aggregated", *flags, model=model) as server:
         wanted = bits_of(answers(server, rows))
-    with Server("--decode", "2", "--prefill", "1", *flags, model=model) as server:
-        killer = threading.Thread(target=kill_a_busy_decode_worker, args=(server,))
+    killed, num_resumes = threading.Event(), 0
+    with Server("--decode", "2", "--prefill", "1", *PATIENT, *flags, model=model) as server:
+        args = (server, rows[0]["max_tokens"], killed)
+        killer = threading.Thread(target=kill_a_busy_decode_worker, args=args)
         killer.start()
-        got = answers(server, rows, len(rows))
+        while killer.is_alive():
+            got = answers(server, rows, len(rows))
+            assert bits_of(got) == wanted
+            num_resumes += sum(a.timings.resumes for a in got)
         killer.join()
+        assert killed.is_set(), "no decode worker was met amid an answer"
         wait_until(server.ledger_is_clean, 15, "no block is held")
-    assert bits_of(got) == wanted
-    assert sum(a.timings.resumes for a in got) > 0, "it was killed in the middle"
+    assert num_resumes > 0, "it was killed in the middle"

@@ -73,7 +73,7 @@ def test_a_share_of_kv_holds_its_tenant_back_and_nobody_else(tmp_path):
             return http_json(url, body, headers=bearer(key))
 
         answers = []
-        first = threading.Thread(target=lambda: answers.append(ask("key-a", 300, 400)))
+        first = threading.Thread(target=lambda: answers.append(ask("key-a", 300, 700)))
         first.start()
         wait_until(lambda: not server.ledger_is_clean(), 60, "the first answer runs")
         status, headers, refused = ask("key-a", 400)

@@ -187,7 +187,7 @@ def cluster_events(response):
 
 def test_a_viewer_sees_the_cluster_and_each_answer_without_its_text(server):
     url = server.http + "/v1/cluster/events"
-    with urllib.request.urlopen(url, timeout=20) as stream:
+    with urllib.request.urlopen(url, timeout=60) as stream:
         assert stream.headers["Content-Type"] == "text/event-stream"
         events = cluster_events(stream)
         hello, cluster = next(events), next(events)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from baton_server import BIN, Server, complete, http_json, metric, wait_until
-from fault_scenarios import all_begun, any_token, kill_worker
+from baton_server import BIN, PATIENCE_S, Server, complete, http_json, metric, wait_until
+from fault_scenarios import all_begun, any_token, decoding_worker, kill_worker
 from fault_work import Stream, Work, audit_ledger, pool_args, wait_clean, wait_serving
 
 TINY = str(Path(__file__).resolve().parents[1] / "golden" / "tiny_head64_llama.gguf")
@@ -194,7 +194,7 @@ def test_sigterm_lets_streams_end():
         server.process.send_signal(signal.SIGTERM)
         thread.join()
         assert stream.error is None and stream.answer().bits() == clean
-        assert server.process.wait(60) == 0, server.output()
+        assert server.process.wait(PATIENCE_S) == 0, server.output()
 
 
 def test_a_second_sigterm_is_fast():
@@ -208,7 +208,7 @@ def test_a_second_sigterm_is_fast():
         # Two that nobody has taken yet are one.
         wait_until(lambda: http_json(server.http + "/health")[0] == 503, 10, "it drains")
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0, server.output()
+        assert server.process.wait(PATIENCE_S) == 0, server.output()
         thread.join()
         assert stream.error is not None, "a cut answer does not look whole"
         assert not os.path.exists(f"/proc/{pid}")
@@ -218,7 +218,8 @@ def killed(cluster, work, moment):
     """Checks what kill -9 of the process does to all streams; both rows are new, of one process."""
     before = both_rows(cluster)
     width = len(work.requests)
-    result = kill_worker(cluster, work, moment, lambda workers: workers[0], width=width)
+    pick = decoding_worker(cluster, work.requests[0]["max_tokens"] * 3 // 4)
+    result = kill_worker(cluster, work, moment, pick, width=width)
     print(result)
     after = both_rows(cluster)
     assert after["prefill"]["pid"] == after["decode"]["pid"]
@@ -233,7 +234,7 @@ def killed(cluster, work, moment):
 )
 def test_a_killed_process_changes_no_answer(moment):
     with Server("--colocate", *CPU, *pool_args(256)) as cluster:
-        work = Work(seed=4, num=8, max_prompt=200, max_tokens=100).record(cluster)
+        work = Work(seed=4, num=8, max_prompt=200, max_tokens=160).record(cluster)
         result = killed(cluster, work, moment)
         assert result["problems"] == []
         assert result["resumed"] > 0, "it was killed in the middle"
@@ -264,7 +265,7 @@ def test_a_device_gives_the_bits_of_two_processes(name):
 def test_a_killed_process_on_a_device_changes_no_answer():
     with Server("--colocate", *SIMT, model=TINY) as cluster:
         work = Work(seed=1, num=0)
-        work.requests = [dict(fields, max_tokens=60) for fields in requests((20, 100), first=3)]
+        work.requests = [dict(fields, max_tokens=80) for fields in requests((20, 100), first=3)]
         work.record(cluster, width=len(work.requests))
         result = killed(cluster, work, all_begun)
         assert result["problems"] == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from baton_server import Server, complete, metric, wait_until
+from baton_server import PATIENT, Server, complete, metric, wait_until
 from same_bits import (
     SEED,
     answers,
@@ -145,8 +145,8 @@ def test_a_pool_of_two_sequences_keeps_states_without_refusing_anyone(name, mode
     rows = requests() * 3
     with Server("--mode", "aggregated", "--prefix-cache", "off", model=model) as server:
         wanted = bits_of(answers(server, rows))
-    memory = two_sequences(name)
-    with Server("--mode", "aggregated", "--kv-memory", memory, model=model) as server:
+    flags = ("--mode", "aggregated", "--kv-memory", two_sequences(name), *PATIENT)
+    with Server(*flags, model=model) as server:
         got = answers(server, rows, 6)
         wait_until(server.ledger_is_clean, 15, "no block is held")
     assert bits_of(got) == wanted
@@ -157,8 +157,8 @@ def test_a_pool_of_two_sequences_preempts_and_changes_no_bit(name, model):
     rows = [f for f in requests(400) if len(f["prompt_token_ids"]) < 100]
     with Server("--mode", "aggregated", model=model) as server:
         wanted = bits_of(answers(server, rows))
-    memory = two_sequences(name)
-    with Server("--mode", "aggregated", "--kv-memory", memory, model=model) as server:
+    flags = ("--mode", "aggregated", "--kv-memory", two_sequences(name), *PATIENT)
+    with Server(*flags, model=model) as server:
         got = answers(server, rows, len(rows))
         wait_until(server.ledger_is_clean, 15, "no block is held")
         workers = [w for w in server.workers() if w["role"] == "decode"]
@@ -172,7 +172,7 @@ def test_choices_of_one_prompt_go_on_from_states_of_their_own(model):
     with Server("--mode", "aggregated", model=model) as server:
         wanted = bits_of(answers(server, rows))
         wait_until(server.ledger_is_clean, 15, "no block is held")
-    with Server(model=model) as server:
+    with Server(*PATIENT, model=model) as server:
         got = answers(server, rows, len(rows))
         wait_until(server.ledger_is_clean, 15, "no block is held")
     assert [a.timings.path for a in got] == ["disagg"] * len(rows)

@@ -9,7 +9,7 @@ import ollama
 import openai
 import pytest
 
-from baton_server import Server, generated_stubs, in_parallel, metric, wait_until
+from baton_server import PATIENT, Server, generated_stubs, in_parallel, metric, wait_until
 from scripted_model import write_thinker
 
 TEXTS = [
@@ -21,12 +21,19 @@ LONG = "A sentence that is long enough to be cut into chunks. " * 60
 
 
 @pytest.fixture(scope="module")
+def server():
+    """One that refuses no chat for the prompts that it computes before."""
+    with Server(*PATIENT) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def client(server):
-    return openai.OpenAI(base_url=server.http + "/v1", api_key="none", max_retries=0, timeout=120)
+    return openai.OpenAI(base_url=server.http + "/v1", api_key="none", max_retries=0, timeout=300)
 
 
 def embed(server, expect=200, **fields):
-    status, _, answer = server.post("/v1/embeddings", fields)
+    status, _, answer = server.post("/v1/embeddings", fields, timeout=300)
     assert status == expect, answer
     return answer
 
@@ -69,7 +76,7 @@ def test_the_same_bits_alone_in_a_batch_and_beside_chats(server):
     ids = [server.post("/tokenize", {"content": text})[2]["tokens"] for text in inputs]
     assert vectors(embed(server, input=ids)) == alone
     body = {"messages": [{"role": "user", "content": "Count to ten."}], "max_tokens": 24}
-    calls = [lambda: server.post("/v1/chat/completions", body)[0] for _ in range(4)]
+    calls = [lambda: server.post("/v1/chat/completions", body, timeout=300)[0] for _ in range(4)]
     calls += [lambda: vectors(embed(server, input=inputs)) for _ in range(4)]
     results = in_parallel(calls, len(calls))
     assert results[:4] == [200] * 4 and results[4:] == [alone] * 4
@@ -87,7 +94,7 @@ def test_base64_has_the_same_floats(server):
 def test_grpc_gives_the_same_floats(server):
     pb2, pb2_grpc = generated_stubs()
     stub = pb2_grpc.EmbeddingServiceStub(server.channel)
-    answer = stub.CreateEmbedding(pb2.EmbeddingRequest(input=TEXTS), timeout=60)
+    answer = stub.CreateEmbedding(pb2.EmbeddingRequest(input=TEXTS), timeout=300)
     assert [row.index for row in answer.data] == [0, 1, 2]
     for row, expected in zip(answer.data, vectors(embed(server, input=TEXTS))):
         assert list(row.embedding) == pytest.approx(expected, rel=1e-6)
@@ -154,7 +161,7 @@ def test_a_batch_is_not_refused_for_its_own_parts():
             rows = vectors(embed(server, input=inputs))
             assert len(rows) == len(inputs)
         body = {"prompt": inputs, "max_tokens": 1, "temperature": 0}
-        status, _, answer = server.post("/v1/completions", body)
+        status, _, answer = server.post("/v1/completions", body, timeout=300)
         assert status == 200 and len(answer["choices"]) == len(inputs), answer
 
 

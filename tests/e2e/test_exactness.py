@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from baton_server import Server, complete, in_parallel, metric, seed_of_tests, wait_until
+from baton_server import PATIENT, Server, complete, in_parallel, metric, seed_of_tests, wait_until
 
 BLOCK = 16
 SEED = seed_of_tests("20")
@@ -71,10 +71,6 @@ def requests():
     return rows
 
 
-# Eight requests beside each pair make a queue, on a slow build a long one.
-PATIENT = ("--queue-wait-ms", "600000", "--prefill-wait-ms", "600000")
-
-
 class Noise:
     """Keeps eight other requests running."""
 
@@ -128,24 +124,40 @@ def aggregated():
     return answers
 
 
+def handed_over(server, transport, fields, wanted):
+    """An answer whose KV went by its first link. A tcp link whose ends get no processor for a while
+    is left for another way, which changes no bit. The request is asked again then."""
+
+    def ask():
+        answer = complete(server, **fields)
+        length = len(fields["prompt_token_ids"])
+        assert answer.bits() == wanted.bits(), f"prompt of {length} tokens differs over {transport}"
+        goes_by_it = answer.timings.path == "disagg" and answer.timings.resumes == 0
+        assert goes_by_it or transport == "tcp", answer.timings
+        return answer if goes_by_it else None
+
+    return wait_until(ask, 600, f"a hand-off over {transport}")
+
+
 def check_disaggregated(server, transport, expected):
     pids = {p["worker_id"]: p["pid"] for p in server.topology()}
     with Noise(server):
-        answers = in_parallel([lambda f=f: complete(server, **f) for f in requests()], 2)
-    for fields, answer, wanted in zip(requests(), answers, expected):
+        pairs = zip(requests(), expected)
+        calls = [lambda f=f, w=w: handed_over(server, transport, f, w) for f, w in pairs]
+        answers = in_parallel(calls, 2)
+    for fields, answer in zip(requests(), answers):
         length = len(fields["prompt_token_ids"])
-        assert answer.timings.path == "disagg"
         assert answer.timings.transport == transport
         blocks = -(-length // BLOCK)
         assert answer.timings.kv_bytes == blocks * BLOCK * KV_BYTES_PER_TOKEN
         assert pids[answer.timings.prefill_worker] != pids[answer.timings.decode_worker]
         assert answer.timings.exact
-        assert answer.bits() == wanted.bits(), f"prompt of {length} tokens differs over {transport}"
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_disaggregated_equals_aggregated(aggregated, transport):
-    with Server("--transport", transport, *PATIENT) as server:
+    # Without a cache all of the KV crosses each time.
+    with Server("--transport", transport, "--prefix-cache", "off", *PATIENT) as server:
         check_disaggregated(server, transport, aggregated)
 
 
@@ -171,7 +183,7 @@ def test_each_isa_is_exact_with_itself(isa):
     picked = [f for f in requests() if len(f["prompt_token_ids"]) <= 300][:8]
     with Server("--mode", "aggregated", "--isa", isa) as server:
         expected = [complete(server, **f).bits() for f in picked]
-    with Server("--isa", isa) as server:
+    with Server("--isa", isa, *PATIENT) as server:
         answers = in_parallel([lambda f=f: complete(server, **f) for f in picked], 4)
     assert all(a.timings.path == "disagg" for a in answers)
     assert [a.bits() for a in answers] == expected

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from baton_server import BIN, Server, complete, wait_until
+from baton_server import BIN, PATIENT, Server, complete, wait_until
 from same_bits import answers, check_killed_decode_worker, requests_of
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -39,7 +39,7 @@ def alone(request):
 @pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.long)])
 def test_split_equals_aggregated_and_half_the_bytes_cross(alone, transport):
     model, bytes_per_token, wanted = alone
-    with Server("--transport", transport, *Q8, model=model) as server:
+    with Server("--transport", transport, *PATIENT, *Q8, model=model) as server:
         got = answers(server, requests(), 8)
         wait_until(server.ledger_is_clean, 15, "no block is held")
     for answer, length in zip(got, LENGTHS):
@@ -52,7 +52,8 @@ def test_split_equals_aggregated_and_half_the_bytes_cross(alone, transport):
 def test_a_cached_prefix_and_guesses_change_no_bit(alone):
     model, _, wanted = alone
     rows = requests()
-    with Server("--mode", "aggregated", "--speculate", "ngram", *Q8, model=model) as server:
+    flags = ("--mode", "aggregated", "--speculate", "ngram", *PATIENT, *Q8)
+    with Server(*flags, model=model) as server:
         for fields in rows:  # leaves a prefix of each
             ids = fields["prompt_token_ids"]
             complete(server, **{**fields, "prompt_token_ids": ids[: max(1, len(ids) * 2 // 3)]})
@@ -81,14 +82,14 @@ def test_a_worker_with_kv_of_another_type_is_refused(mine, its):
         args += ["--worker-id", "prefill-9", "--cluster-secret-file", secret, "--kv-dtype", its]
         # It asks again for a while before it ends.
         with subprocess.Popen(args, stderr=subprocess.PIPE, text=True) as worker:
-            limit = threading.Timer(60, worker.kill)  # then its lines end
+            limit = threading.Timer(180, worker.kill)  # then its lines end
             limit.start()
             try:
                 said = next((line for line in worker.stderr if "refuses this worker" in line), "")
             finally:
                 limit.cancel()
                 worker.kill()
-    assert said, "no refusal within 60 s"
+    assert said, "no refusal within 180 s"
     encoding = {"bf16": "bf16 paired", "q8": "q8 turned-lanes", "f32": "f32 plain"}
     assert "layout_id differs" in said
     assert f"({encoding[mine]} " in said and f"({encoding[its]} " in said

@@ -37,7 +37,7 @@ def test_a_budget_that_is_none_is_named_and_the_worker_goes_on(make, value, said
             pass_fds=[fd],
             env={**os.environ, "BATON_CORES_FD": value.format(fd)},
         ) as worker:
-            limit = threading.Timer(60, worker.kill)  # then its lines end
+            limit = threading.Timer(180, worker.kill)  # then its lines end
             limit.start()
             lines = []
             try:

@@ -20,7 +20,8 @@ def fixture_logs():
         answer = complete(server, prompt=PROMPT, max_tokens=8, request_id="answered-1")
         assert answer.timings.path == "disagg"
         with pytest.raises(grpc.RpcError):
-            complete(server, prompt=PROMPT, max_tokens=2000, timeout_ms=300, request_id="late-1")
+            late = dict(max_tokens=2000, ignore_eos=True, timeout_ms=300, request_id="late-1")
+            complete(server, prompt=PROMPT, **late)
         status, _, _ = server.post("/v1/completions", {"prompt": SECRET_WORDS, "temperature": 101})
         assert status == 400
         assert server.stop(signal.SIGTERM, limit_s=60) == 0

@@ -6,15 +6,18 @@ import os
 import re
 import signal
 import socket
+import time
 from urllib.parse import urlparse
 
 import pytest
 
 from baton_server import Server, metrics_text, wait_until
+from fault_work import stop_amid
 
 FINISHES = ("stop", "length", "cancelled", "deadline", "error")
 CHAT = "/v1/chat/completions"
-LIMIT_S = 60
+LIMIT_S = 300
+DEADLINE_S = 1.5
 
 
 class Recount:
@@ -142,23 +145,32 @@ def test_every_counter_is_what_clients_saw(server):
         seen.add(499, "cancelled")
         seen.prompt_tokens += prompt_tokens
         least += count
-    stream = Stream(server, max_tokens=4000, timeout_ms=1500)
+    # A short answer shows how long a first token takes on this machine.
+    began = time.monotonic()
+    seen.answer(server.post(CHAT, body(1))[2])
+    deadline_s = DEADLINE_S + 10 * (time.monotonic() - began)
+    began = time.monotonic()
+    stream = Stream(server, max_tokens=4000, timeout_ms=round(1000 * deadline_s))
     text = stream.read_all()
+    took_s = time.monotonic() - began
     assert b"deadline_exceeded" in text and b"[DONE]" not in text, text[-300:]
     assert text.count(b'"finish_reason":null') > 1, "it had tokens"
     seen.add(504, "deadline")
     seen.prompt_tokens += prompt_tokens
 
     # The worker that decodes dies; another life goes on with the same stream.
-    stream = Stream(server, max_tokens=60)
-    stream.read_tokens(3)
-    decode = next(p for p in server.workers() if p["role"] == "decode")
+    stream = Stream(server, max_tokens=200)
+    decode = wait_until(
+        lambda: stop_amid(server, lambda row: 1 <= row["num_tokens"] < 150), LIMIT_S, "it decodes"
+    )
     os.kill(decode["pid"], signal.SIGKILL)
-    assert b"[DONE]" in stream.read_all()
+    text = stream.read_all()
+    assert b"[DONE]" in text
+    num_resumes = int(re.findall(rb'"resumes":(\d+)', text)[-1])
     seen.add(200, "length")
     seen.choices["length"] = seen.choices.get("length", 0) + 1
     seen.prompt_tokens += prompt_tokens
-    seen.tokens += 60
+    seen.tokens += 200
 
     page = requests_are_over(server)
     codes = by_label(page, "baton_requests_total", "code")
@@ -174,8 +186,8 @@ def test_every_counter_is_what_clients_saw(server):
     stages = total(page, "baton_stage_seconds_sum")
     assert stages == pytest.approx(total(page, "baton_e2e_request_latency_seconds_sum"), rel=1e-6)
     deadline = by_label(page, "baton_e2e_request_latency_seconds_sum", "finish")["deadline"]
-    assert deadline == pytest.approx(1.5, abs=0.5)
-    assert total(page, "baton_resumes_total") == 1
+    assert deadline_s - 0.01 <= deadline <= took_s
+    assert total(page, "baton_resumes_total") == num_resumes >= 1
 
 
 def test_a_prompt_that_is_cached_says_so_every_time():

@@ -15,7 +15,7 @@ from test_pull import make_part
 
 CONTENT = b"GGUF" + bytes(range(256)) * 4096
 NAME = "hf:org/repo/m.gguf"
-LIMIT_S = 60
+LIMIT_S = 180
 # A job in the background inherits "ignored", and would hand it on to what it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Words in the names of variables that the machine that runs the tests may have set.
@@ -469,16 +469,34 @@ def test_an_interrupted_catalogue_model_leaves_its_whole_parts_and_no_process(tm
 def test_an_interrupted_convert_leaves_nothing(tmp_path, number):
     target = tmp_path / "out" / "m.gguf"
     target.parent.mkdir()
-    process = subprocess.Popen([BIN, "convert", MODEL, str(target), "--type", "bf16"])
 
-    def writes():
+    def writes(pid):
         links = []
-        for fd in os.listdir(f"/proc/{process.pid}/fd"):
-            with contextlib.suppress(OSError):  # closed meanwhile
-                links.append(os.readlink(f"/proc/{process.pid}/fd/{fd}"))
+        with contextlib.suppress(OSError):  # it has ended
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    links.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
         return any(link.startswith(str(target.parent)) for link in links)
 
-    wait_for("its file", writes)
-    process.send_signal(number)
-    assert process.wait(LIMIT_S) == -number
+    met = []
+
+    def has_met_one():
+        """A convert stands still while it writes; False: it wrote all before it was looked at."""
+        target.unlink(missing_ok=True)
+        process = subprocess.Popen([BIN, "convert", MODEL, str(target), "--type", "bf16"])
+        while process.poll() is None:
+            if writes(process.pid):
+                process.send_signal(signal.SIGSTOP)
+                if writes(process.pid):
+                    met.append(process)
+                    return True
+                process.send_signal(signal.SIGCONT)
+            time.sleep(0.01)
+        assert process.returncode == 0
+        return False
+
+    wait_for("a convert that writes", has_met_one)
+    met[0].send_signal(number)
+    met[0].send_signal(signal.SIGCONT)
+    assert met[0].wait(LIMIT_S) == -number
     assert list(target.parent.iterdir()) == []

@@ -15,7 +15,7 @@ import pytest
 
 import guard_cases
 import route_cases
-from baton_server import Server, generated_stubs, http_json, seed_of_tests, wait_until
+from baton_server import PATIENT, Server, generated_stubs, http_json, seed_of_tests, wait_until
 
 OWNER, OTHER, WRONG = "key-of-the-owner", "key-of-another", "key-of-nobody"
 KEYS = dict(zip(route_cases.CALLERS, (None, WRONG, OTHER, OWNER)))
@@ -41,7 +41,7 @@ def keyed(tmp_path_factory):
 
 def send(server, method, path, key, body=None, **headers):
     """(status, headers, text); of an event stream that has no end, the status alone."""
-    connection = http.client.HTTPConnection(server.http.split("//")[1], timeout=120)
+    connection = http.client.HTTPConnection(server.http.split("//")[1], timeout=300)
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
     if body is not None:
@@ -227,7 +227,7 @@ class Load:
 def open_stream(server, key, name):
     """The answer to a stream that a worker has taken; None where the key counts no more."""
     body = {"prompt": "The sea", "max_tokens": TOKENS, "ignore_eos": True, "stream": True}
-    connection = http.client.HTTPConnection(server.http.split("//")[1], timeout=120)
+    connection = http.client.HTTPConnection(server.http.split("//")[1], timeout=300)
     headers = {
         "Content-Type": "application/json",
         "Authorization": f"Bearer {key}",
@@ -277,7 +277,7 @@ def test_keys_change_under_load_and_those_that_stay_are_never_refused(tmp_path):
     rng = random.Random(seed_of_tests("21"))
     path = tmp_path / "keys.json"
     write(path, entry("a", STAYS), entry("a", "key-0"))
-    with Server(*FLAGS, "--api-keys", str(path)) as server:
+    with Server(*FLAGS, *PATIENT, "--api-keys", str(path)) as server:
         url = server.http + "/v1/models"
 
         def status_of(key):

@@ -3,6 +3,7 @@ that stand still, through nginx; and connections that idle."""
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,9 +13,11 @@ import time
 
 import pytest
 
-from baton_server import Server, generated_stubs, http_json, wait_until
+from baton_server import PATIENCE_S, Server, free_port, generated_stubs, wait_until
+from fault_work import live_requests, stop_amid
 
 PING = b": ping\n\n"
+COUNTS = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 NUM_STREAMS = 24  # that a server of four at once is asked for together
 
 
@@ -29,7 +32,7 @@ class Stream:
 
     def __init__(self, server, path, body, port=None):
         host, own_port = server.router["http"].split(":")
-        self.socket = socket.create_connection((host, port or int(own_port)), 10)
+        self.socket = socket.create_connection((host, port or int(own_port)), PATIENCE_S)
         self.begin = time.monotonic()
         self.socket.sendall(request_bytes(path, {**body, "stream": True}))
         self.raw = b""
@@ -73,6 +76,11 @@ class Stream:
     def first_event_s(self):
         return next(t for t, data in self.reads if b"data: " in data)
 
+    def num_tokens(self):
+        """Tokens that the last whole event counts, of a stream that was asked for COUNTS."""
+        counts = re.findall(rb'"completion_tokens":(\d+)', self.body())
+        return int(counts[-1]) if counts else 0
+
     def close(self):
         self.socket.close()
 
@@ -92,11 +100,11 @@ def pinging():
 def test_headers_and_pings_come_long_before_the_first_token(pinging):
     # Without pings a gateway would have cut these streams: nothing comes for as long as the prompt
     # takes. The second stream waits for the first at the same worker.
-    body = {"max_tokens": 2, "stream_options": {"include_usage": True}}
+    body = {"max_tokens": 2, "ignore_eos": True, "stream_options": {"include_usage": True}}
     first = Stream(pinging, "/v1/completions", {**body, "prompt": long_prompt(1500)})
     second = Stream(pinging, "/v1/completions", {**body, "prompt": long_prompt(1200, 7877)})
     for stream in (first, second):
-        assert stream.ended.wait(240)
+        assert stream.ended.wait(600)
         head = stream.head()
         assert head.startswith("HTTP/1.1 200 OK\r\n")
         assert "\r\nX-Accel-Buffering: no\r\n" in head
@@ -104,10 +112,10 @@ def test_headers_and_pings_come_long_before_the_first_token(pinging):
         first_event_s = stream.first_event_s()
         if first_event_s < 4:
             pytest.skip(f"this machine computes the prompt in {first_event_s:.1f} s")
-        assert stream.reads[0][0] < min(3, first_event_s / 2), "the headers do not wait"
-        gaps = [b - a for (a, _), (b, _) in zip(stream.reads, stream.reads[1:])]
-        assert max(gaps) < 3, f"the longest silence was {max(gaps):.1f} s"
-        assert stream.body().count(PING) >= 2
+        assert stream.reads[0][0] < first_event_s / 2, "the headers do not wait"
+        # One a second. Who gets no processor for a while sends none, and reads several at once.
+        num_pings = stream.body().partition(b"data: ")[0].count(PING)
+        assert num_pings >= first_event_s / 3, (num_pings, first_event_s)
         events = stream.events()
         assert events[-1] == "[DONE]"
         usage = json.loads(events[-2])["usage"]
@@ -118,22 +126,23 @@ def test_pings_come_between_tokens_while_a_worker_stands_still(pinging):
     stream = Stream(
         pinging,
         "/v1/completions",
-        {"prompt": "Once upon a time", "max_tokens": 300, "ignore_eos": True},
+        {"prompt": "Once upon a time", "max_tokens": 300, "ignore_eos": True, **COUNTS},
     )
-    wait_until(lambda: stream.raw.count(b"data: ") > 5, 60, "tokens flow")
-    decode = next(w for w in pinging.workers() if w["role"] == "decode")
-    os.kill(decode["pid"], signal.SIGSTOP)
+    decode = wait_until(
+        lambda: stop_amid(pinging, lambda row: 1 <= row["num_tokens"] < 200), 60, "tokens flow"
+    )
     try:
         time.sleep(0.5)
         size = len(stream.raw)
         wait_until(lambda: stream.raw[size:].count(PING) >= 2, 10, "two pings")
     finally:
         os.kill(decode["pid"], signal.SIGCONT)
-    assert stream.ended.wait(120)
+    assert stream.ended.wait(600)
     events = stream.events()
     assert events[-1] == "[DONE]"
     text = [json.loads(e) for e in events[:-1]]
     assert sum(bool(e["choices"]) and e["choices"][0]["finish_reason"] is None for e in text) == 300
+    assert stream.num_tokens() == 300, "pings are no tokens"
 
 
 def test_a_client_that_leaves_while_it_waits_is_noticed(pinging):
@@ -141,25 +150,20 @@ def test_a_client_that_leaves_while_it_waits_is_noticed(pinging):
     stream = Stream(pinging, "/v1/completions", fields)
     wait_until(lambda: stream.raw.endswith(PING + b"\r\n") or stream.ended.is_set(), 30, "a ping")
     stream.close()
-    url = f"http://{pinging.router['admin']}/debug/requests"
-    wait_until(lambda: http_json(url)[2] == [], 10, "the request is gone")
+    wait_until(lambda: live_requests(pinging) == [], 10, "the request is gone")
 
 
 def test_a_grpc_stream_tells_its_client_before_the_first_token(pinging):
     pb2, pb2_grpc = generated_stubs()
     stub = pb2_grpc.CompletionServiceStub(pinging.channel)
-    begin = time.monotonic()
-    call = stub.StreamComplete(
-        pb2.CompletionRequest(prompt_token_ids=long_prompt(800, 7901), max_tokens=2),
-        timeout=240,
-    )
+    prompt = long_prompt(1500, 7901)
+    request = pb2.CompletionRequest(prompt_token_ids=prompt, max_tokens=2, ignore_eos=True)
+    call = stub.StreamComplete(request, timeout=600)
     metadata = dict(call.initial_metadata())
-    told_s = time.monotonic() - begin
-    assert metadata["x-request-id"]
-    chunks = list(call)
-    first_token_s = time.monotonic() - begin
-    assert len(chunks) == 2
-    assert told_s < min(3, first_token_s / 2), (told_s, first_token_s)
+    (row,) = live_requests(pinging)
+    assert row["num_tokens"] == 0, "its prompt is being computed"
+    assert metadata["x-request-id"] == row["request_id"]
+    assert len(list(call)) == 2
 
 
 def test_failures_before_a_worker_takes_the_request_keep_their_status(pinging):
@@ -172,14 +176,15 @@ def test_failures_before_a_worker_takes_the_request_keep_their_status(pinging):
 
 
 def test_silence_ends_a_request_and_a_flowing_one_goes_on():
-    # One thread: a thousand tokens take longer than the silence that is allowed.
-    args = ("--request-timeout", "2", "--sse-ping", "1", "--silence-timeout", "0", "--threads", "1")
+    # One thread: so many tokens take longer than the silence that is allowed, which is longer than
+    # a worker may get no processor.
+    args = ("--request-timeout", "4", "--sse-ping", "1", "--silence-timeout", "0", "--threads", "1")
     with Server(*args, "--mode", "aggregated") as server:
-        fields = {"prompt": "Once upon a time", "max_tokens": 1000, "ignore_eos": True}
+        fields = {"prompt": "Once upon a time", "max_tokens": 2000, "ignore_eos": True}
         flowing = Stream(server, "/v1/completions", fields)
-        assert flowing.ended.wait(120)
+        assert flowing.ended.wait(600)
         assert flowing.events()[-1] == "[DONE]"
-        assert flowing.reads[-1][0] > 2, "longer than the silence that is allowed"
+        assert flowing.reads[-1][0] > 4, "longer than the silence that is allowed"
         # A deadline of the client's own is total.
         # One that may end sooner is started, though it can hardly be in time.
         unlikely = {**fields, "timeout_ms": 1500, "stop": ["@@@@"]}
@@ -191,12 +196,12 @@ def test_silence_ends_a_request_and_a_flowing_one_goes_on():
         wait_until(lambda: stopped.raw.count(b"data: ") > 5, 60, "tokens flow")
         os.kill(decode["pid"], signal.SIGSTOP)
         try:
-            assert stopped.ended.wait(20)
+            assert stopped.ended.wait(PATIENCE_S)
         finally:
             os.kill(decode["pid"], signal.SIGCONT)
         last = json.loads(stopped.events()[-1])
         assert last["error"]["code"] == "deadline_exceeded"
-        assert "no token came for 2 s" in last["error"]["message"]
+        assert "no token came for 4 s" in last["error"]["message"]
 
 
 def test_a_busy_server_names_the_time_of_the_next_place():
@@ -205,7 +210,7 @@ def test_a_busy_server_names_the_time_of_the_next_place():
         fields = {"prompt": "Once", "max_tokens": 120, "ignore_eos": True}
         streams = [Stream(server, "/v1/completions", fields) for _ in range(NUM_STREAMS)]
         for stream in streams:
-            assert stream.ended.wait(240)
+            assert stream.ended.wait(600)
         refused = [s.head() for s in streams if s.head().startswith("HTTP/1.1 429")]
         longest_s = max(s.reads[-1][0] for s in streams)
         assert refused and len(refused) < NUM_STREAMS
@@ -218,19 +223,18 @@ def test_a_busy_server_names_the_time_of_the_next_place():
 def test_an_idle_connection_lives_as_long_as_it_was_told():
     with Server("--mode", "aggregated", "--idle-timeout", "2") as server:
         host, port = server.router["http"].split(":")
-        with socket.create_connection((host, int(port)), 10) as client:
+        with socket.create_connection((host, int(port)), PATIENCE_S) as client:
+            begin = time.monotonic()
             client.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"\r\nKeep-Alive: timeout=2\r\n" in client.recv(4096)
-            begin = time.monotonic()
+            # The default is longer than the socket waits.
             assert client.recv(4096) == b""
-            assert 1.5 < time.monotonic() - begin < 4
+            assert time.monotonic() - begin > 1.9
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="no nginx on this machine")
 def test_events_pass_an_nginx_with_its_defaults_one_by_one(pinging, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     places = " ".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)
     (tmp_path / "nginx.conf").write_text(
@@ -249,13 +253,20 @@ def test_events_pass_an_nginx_with_its_defaults_one_by_one(pinging, tmp_path):
                 return probe.connect_ex(("127.0.0.1", port)) == 0
 
         wait_until(listens, 10, "nginx listens")
-        fields = {"prompt": "Once upon a time", "max_tokens": 100, "ignore_eos": True}
-        direct = Stream(pinging, "/v1/completions", fields)
-        assert direct.ended.wait(60)
+        fields = {"prompt": "Once upon a time", "max_tokens": 300, "ignore_eos": True, **COUNTS}
         proxied = Stream(pinging, "/v1/completions", fields, port=port)
-        assert proxied.ended.wait(60)
-        assert proxied.raw.count(b"data: ") == direct.raw.count(b"data: ")
-        assert len(proxied.reads) > 20, "nginx gathers no events"
+        # While its worker stands still, nothing pushes an event that nginx would hold.
+        decode = wait_until(
+            lambda: stop_amid(pinging, lambda row: 1 <= row["num_tokens"] < 200), 60, "tokens flow"
+        )
+        try:
+            (row,) = live_requests(pinging)
+            num_tokens = row["num_tokens"]
+            wait_until(lambda: proxied.num_tokens() >= num_tokens, 10, "nginx gathers no events")
+        finally:
+            os.kill(decode["pid"], signal.SIGCONT)
+        assert proxied.ended.wait(600)
+        assert proxied.raw.count(b"data: ") == 300 + 3, "one for each token, three more"
     finally:
         nginx.terminate()
-        nginx.wait(10)
+        nginx.wait(PATIENCE_S)

@@ -19,6 +19,7 @@ from baton_server import (
     seed_of_tests,
     wait_until,
 )
+from fault_work import stop_amid
 
 SEED = seed_of_tests("20")
 
@@ -132,18 +133,18 @@ def test_a_killed_decode_worker_changes_nothing(seeded):
         body.update(temperature=0.6, seed=SEED)
     with Server("--speculate", "ngram", "--decode", "2", "--prefill", "1") as server:
         wanted, _ = answer_of(server, body)
-        num_killed = 0
-        for at in (3, 40):
+
+        def killed_at(at):
+            """The answer's decode worker is killed at the token; False: it had sent all by then."""
             killed = []
 
             def kill(num_tokens):
                 if num_tokens < at or killed:
                     return
-                rows = [w for w in server.workers() if w["role"] == "decode"]
-                busy = [w for w in rows if metric(w, "baton_requests_running") > 0]
-                if busy:
-                    os.kill(busy[0]["pid"], signal.SIGKILL)
-                    killed.append(busy[0]["pid"])
+                worker = stop_amid(server, lambda row: 1 <= row["num_tokens"] < body["max_tokens"])
+                killed.append(worker and worker["pid"])
+                if worker:
+                    os.kill(worker["pid"], signal.SIGKILL)
 
             text, logprobs, finish, timings = "", [], None, {}
             for event in events_of(server, body):
@@ -155,9 +156,8 @@ def test_a_killed_decode_worker_changes_nothing(seeded):
                 kill(len(logprobs))
             assert (text, finish) == (wanted[0]["text"], wanted[0]["finish_reason"])
             assert logprobs == wanted[0]["logprobs"]["token_logprobs"]
-            if not killed:
-                continue  # the answer was under way whole
-            num_killed += 1
+            if killed[0] is None:
+                return False
             assert timings["resumes"] >= 1
             wait_until(
                 lambda: (
@@ -167,7 +167,10 @@ def test_a_killed_decode_worker_changes_nothing(seeded):
                 20,
                 "another worker is there",
             )
-        assert num_killed > 0, "no worker was killed amid an answer"
+            return True
+
+        for at in (3, 40):
+            wait_until(lambda at=at: killed_at(at), 300, f"a kill at token {at}")
         wait_until(server.ledger_is_clean, 20, "no block is held")
 
 
@@ -178,7 +181,7 @@ def events_of(server, body):
         json.dumps({**body, "stream": True}).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=120) as response:
+    with urllib.request.urlopen(request, timeout=300) as response:
         for line in response:
             if not line.startswith(b"data: "):
                 continue

@@ -151,7 +151,7 @@ def test_a_worker_killed_in_a_hand_over_changes_no_answer(transport, role):
             cluster,
             work,
             in_prefill("prefill-0") if role == "prefill" else all_begun,
-            only("prefill-0") if role == "prefill" else decoding_worker(cluster),
+            only("prefill-0") if role == "prefill" else decoding_worker(cluster, num_tokens),
             width=len(work.requests),
         )
         print(result)

@@ -90,7 +90,7 @@ def code_of(address, credentials):
     with channel:
         call = channel.unary_unary("/baton.v1.Nothing/Nothing")
         with pytest.raises(grpc.RpcError) as error:
-            call(b"", timeout=20)
+            call(b"", timeout=60)
         return error.value.code()
 
 
@@ -99,10 +99,13 @@ def by_role(server, role):
 
 
 def test_it_answers_over_both_apis(server):
-    over_grpc = complete(server, prompt=PROMPT, max_tokens=8, temperature=0)
-    assert over_grpc.timings.path == "disagg"
+    # A link whose end gets no processor for a while rests, and the next prompt goes another way.
+    def handed_over():
+        answer = complete(server, prompt=PROMPT, max_tokens=8, temperature=0)
+        return answer if answer.timings.path == "disagg" and answer.timings.kv_bytes > 0 else None
+
+    over_grpc = wait_until(handed_over, 60, "a hand-off over the link")
     assert over_grpc.timings.transport == "tcp"
-    assert over_grpc.timings.kv_bytes > 0
     # The decode worker counts what it verified, and all of it came through TLS.
     decode = by_role(server, "decode")
     verified = metric(decode, "baton_kv_transfer_bytes_total", 'transport="tcp"')
@@ -117,7 +120,7 @@ def test_it_answers_over_both_apis(server):
 
 def test_the_http_port_speaks_tls_alone(server):
     host, port = server.router["http"].rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=20) as plain:
+    with socket.create_connection((host, int(port)), timeout=60) as plain:
         plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = plain.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.1 400 ") and b"https://" in answer
@@ -138,7 +141,7 @@ def test_the_http_port_speaks_tls_alone(server):
 def test_a_stream_over_tls_ends_with_its_client(server):
     body = {"prompt": PROMPT, "max_tokens": 1500, "stream": True, "ignore_eos": True}
     host, port = server.router["http"].rsplit(":", 1)
-    connection = http.client.HTTPSConnection(host, int(port), timeout=60)
+    connection = http.client.HTTPSConnection(host, int(port), timeout=300)
     connection.request("POST", "/v1/completions", json.dumps(body),
                        {"Content-Type": "application/json"})
     response = connection.getresponse()
@@ -170,9 +173,9 @@ def test_the_kv_port_takes_tls_only(server):
     decode = by_role(server, "decode")
     before = metric(decode, "baton_kv_connection_ends_total", 'reason="tls_missing"')
     host, port = decode["kv"].rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=20) as peer:
+    with socket.create_connection((host, int(port)), timeout=60) as peer:
         peer.sendall(b"BTKV" + secrets.token_bytes(200))
-        peer.settimeout(20)
+        peer.settimeout(60)
         assert peer.recv(4) == b"BTKV", "a worker without TLS is told in its own words"
     wait_until(lambda: metric(decode, "baton_kv_connection_ends_total", 'reason="tls_missing"')
                == before + 1, 20, "the refusal is counted by its reason")
@@ -180,7 +183,7 @@ def test_the_kv_port_takes_tls_only(server):
     context = ssl.create_default_context(cafile=server.flags[5])
     context.check_hostname = False
     before = metric(decode, "baton_kv_connection_ends_total", 'reason="tls_certificate"')
-    with socket.create_connection((host, int(port)), timeout=20) as peer:
+    with socket.create_connection((host, int(port)), timeout=60) as peer:
         with pytest.raises(OSError):
             with context.wrap_socket(peer) as secured:
                 assert secured.version() == "TLSv1.3"
@@ -201,7 +204,7 @@ def test_a_worker_of_another_authority_is_told_why(server):
                        and b"handshake failed" in read(log), 60, "the log names the certificate")
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(30)
+            process.wait(60)
     assert "decode-9" not in {p["worker_id"] for p in server.get("/v1/topology")[2]["processes"]}
 
 

@@ -35,28 +35,32 @@ def test_one_frame_names_every_worker_and_link(server):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor is not lent")
 def test_workers_lend_each_other_their_cores(server):
     workers = [row for row in server.topology() if row["role"] != "router"]
-    complete(server, prompt="A long story: " * 20, max_tokens=20)
 
-    def lent():
-        return {w["role"]: metric(w, "baton_lent_core_seconds_total") for w in workers}
+    def all_have_lent():
+        # The prompt is computed on decode's core too, the tokens on prefill's.
+        complete(server, prompt="A long story: " * 20, max_tokens=20)
+        return all(metric(w, "baton_lent_core_seconds_total") > 0 for w in workers)
 
-    # The prompt was computed on decode's core too, the tokens on prefill's.
-    wait_until(lambda: all(seconds > 0 for seconds in lent().values()), 10, "time of lent cores")
+    wait_until(all_have_lent, 10, "time of lent cores")
     assert " lent" in top("--once", "--admin", server.router["admin"]).stdout
 
 
 def test_topo_has_a_cell_for_each_pair_of_workers(server):
     complete(server, prompt="A long story: " * 40, max_tokens=2)
     command = [BIN, "topo", "--admin", server.router["admin"]]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    links = json.loads(done.stdout)["links"]
+
+    def links_with_a_speed():
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        links = json.loads(done.stdout)["links"]
+        return any(link["bytes_per_s"] for link in links) and links
+
+    links = wait_until(links_with_a_speed, 10, "the speed of a link is told")
     workers = [row for row in server.topology() if row["role"] != "router"]
     pairs = {(p["worker_id"], d["worker_id"])
              for p in workers if p["role"] == "prefill"
              for d in workers if d["role"] == "decode"}  # fmt: skip
     assert {(link["from"], link["to"]) for link in links} == pairs
-    assert any(link["bytes_per_s"] for link in links)
     table = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
     assert all(link["from"] in table and link["to"] in table for link in links)
     assert re.search(r"\d [MG]B/s", table)
@@ -90,6 +94,6 @@ def test_topo_says_why_a_link_is_down(server, tmp_path):
         text = subprocess.run(topo, capture_output=True, text=True, timeout=60).stdout
     finally:
         prefill.terminate()
-        assert prefill.wait(30) == 0
+        assert prefill.wait(60) == 0
     assert why == "decode-0 has another cluster secret"
     assert f"prefill-9 -> decode-0: {why}\n" in text

@@ -29,6 +29,7 @@ def traced(server):
             server,
             prompt=f"A long story of {SECRET_WORDS}, told {i} times: " * 20,
             max_tokens=24,
+            ignore_eos=True,
             request_id=f"traced-{i}",
         )
 

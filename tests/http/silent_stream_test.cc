@@ -130,15 +130,15 @@ TEST_F(SilentStreamTest, AClientThatResetsIsNoticedAndStopDoesNotWait) {
 
 TEST_F(SilentStreamTest, ConnectionsSayHowLongTheyLiveAndDo) {
   HttpServerOptions options;
-  options.idle_timeout_ms = 1'000;
+  options.idle_timeout_ms = 3'000;
   server_ = StartTestServer(EchoHandler, options);
   RawClient client(server_->port());
   client.Send(kGet);
-  EXPECT_THAT(client.ReceiveResponse(), HasSubstr("\r\nKeep-Alive: timeout=1\r\n"));
+  EXPECT_THAT(client.ReceiveResponse(), HasSubstr("\r\nKeep-Alive: timeout=3\r\n"));
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   client.Send(kGet);
   EXPECT_THAT(client.ReceiveResponse(), HasSubstr("200 OK"));
-  EXPECT_TRUE(client.ServerClosed()) << "a second later";
+  EXPECT_TRUE(client.ServerClosed()) << "three seconds later";
   RawClient last(server_->port());
   last.Send("GET /s HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
   EXPECT_THAT(last.ReceiveAll(), AllOf(HasSubstr("200 OK"), Not(HasSubstr("Keep-Alive"))));

@@ -1,5 +1,6 @@
 """`baton bench URL` as a user runs it, against a toy server: files, exit codes, one clear error."""
 
+import contextlib
 import http.server
 import json
 import os
@@ -27,7 +28,7 @@ class Toy:
 
     def stop(self):
         self.process.stdin.close()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 @pytest.fixture
@@ -168,6 +169,7 @@ class BadStreams(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.num_asked += 1
         token = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
         self.answer("text/event-stream", token + self.server.rest)
 
@@ -177,6 +179,17 @@ class BadStreams(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+@contextlib.contextmanager
+def streams_that_end_with(rest):
+    """A server of one token and `rest`; `num_asked` requests have reached it."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), BadStreams) as server:
+        server.rest, server.num_asked = rest, 0
+        server.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
 
 
 @pytest.mark.parametrize(
@@ -189,12 +202,8 @@ class BadStreams(http.server.BaseHTTPRequestHandler):
 )
 def test_a_malformed_stream_is_one_clear_error(tmp_path, rest, expected):
     out = tmp_path / "m.json"
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), BadStreams) as server:
-        server.rest = rest
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        done = bench(url, "--users", "2", "--requests", "4", "--output", "3", "--json", out)
-        server.shutdown()
+    with streams_that_end_with(rest) as server:
+        done = bench(server.url, "--users", "2", "--requests", "4", "--output", "3", "--json", out)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert expected in done.stderr
     outcomes = {r["outcome"] for r in json.loads(out.read_text())["runs"][0]["requests"]}
@@ -202,16 +211,20 @@ def test_a_malformed_stream_is_one_clear_error(tmp_path, rest, expected):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_is_told_and_kept(toy, tmp_path, number):
+def test_an_interrupted_run_is_told_and_kept(tmp_path, number):
     out = tmp_path / "i.json"
-    args = [BATON, "bench", toy.url, "--rate", "30", "--duration", "60s", "--output", "3"]
-    run = subprocess.Popen(
-        [*args, "--json", out], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    time.sleep(1.5)
-    run.send_signal(number)
-    run.send_signal(number)  # a wrapper passes on what the whole group gets
-    printed, said = run.communicate(timeout=20)
+    end = b'data: {"choices":[{"delta":{},"finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
+    with streams_that_end_with(end) as server:
+        args = [BATON, "bench", server.url, "--rate", "30", "--duration", "600s", "--output", "1"]
+        run = subprocess.Popen(
+            [*args, "--json", out], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        while server.num_asked < 15:
+            assert run.poll() is None, run.communicate()
+            time.sleep(0.02)
+        run.send_signal(number)
+        run.send_signal(number)  # a wrapper passes on what the whole group gets
+        printed, said = run.communicate(timeout=60)
     assert run.returncode == 1 and "cut short (interrupted)" in said
     assert "attempted" in printed
     assert len(json.loads(out.read_text())["runs"][0]["requests"]) >= 10

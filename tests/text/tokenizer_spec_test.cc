@@ -1,6 +1,6 @@
 #include "src/text/tokenizer_spec.h"
 
-#include <chrono>
+#include <ctime>
 #include <string>
 #include <string_view>
 
@@ -197,9 +197,10 @@ TEST(TokenizerSpecTest, AmplificationIsRefusedQuickly) {
       long_merges,
   };
   for (const std::string& bytes : cases) {
-    const auto start = std::chrono::steady_clock::now();
+    // Processor time, which a busy machine does not stretch.
+    const std::clock_t start = std::clock();
     EXPECT_FALSE(TokenizerSpec::Parse(bytes).ok());
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+    EXPECT_LT(std::clock() - start, 5 * CLOCKS_PER_SEC);
   }
   EXPECT_THAT(std::string(TokenizerSpec::Parse(long_merges).status().message()),
               HasSubstr("more text than allowed"));

@@ -82,7 +82,7 @@ class FakeRouter final : public v1::RouterRegistry::Service {
 
   bool Wait(const std::function<bool(const FakeRouter&)>& condition) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return condition(*this); });
+    return changed_.wait_for(lock, std::chrono::seconds(60), [&] { return condition(*this); });
   }
   size_t num_hellos() {
     std::lock_guard lock(mutex_);

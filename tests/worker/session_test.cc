@@ -356,18 +356,18 @@ TEST_F(SessionTest, AFloodOfCancelsStaysOutOfTheEngine) {
 }
 
 TEST_F(SessionTest, RequestsOutliveTheirLeaseOnlyWhenRenewed) {
-  StartWorker(/*request_lease_us=*/400'000);
-  model_.step_us = 20'000;
+  StartWorker(/*request_lease_us=*/1'500'000);
+  model_.step_us = 30'000;
   Client renews(address_);
   Client forgets(address_);
   renews.Hello();
   forgets.Hello();
-  renews.Start(1, 100);  // two seconds
+  renews.Start(1, 100);  // three seconds
   forgets.Start(2, 100);
   std::atomic<bool> done{false};
   std::thread renewal([&] {
     while (!done) {
-      renews.Renew(400);
+      renews.Renew(1'500);
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
   });

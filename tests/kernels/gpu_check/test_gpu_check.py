@@ -161,10 +161,10 @@ class GpuCheckScript(StageCase):
     def test_a_stage_over_its_limit_is_stopped_and_its_results_stay(self):
         for behaviour in ("hang", "deaf"):
             begin = time.monotonic()
-            done = self.run_fake(f"pass {behaviour} pass", "--limit", "1")
-            self.assertLess(time.monotonic() - begin, 40)
+            done = self.run_fake(f"pass {behaviour} pass", "--limit", "4")
+            self.assertLess(time.monotonic() - begin, 59)
             self.assertEqual(done.returncode, 1)
-            self.assertRegex(done.stdout, r"1 primitives +FAIL .*stopped after 1 s")
+            self.assertRegex(done.stdout, r"1 primitives +FAIL .*stopped after 4 s")
             self.assertRegex(done.stdout, r"2 kernels +pass")
             self.assertEqual(len(self.results()), NUM_FILES)
 
