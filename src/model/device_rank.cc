@@ -421,6 +421,7 @@ Status DeviceRank::Gate(uint32_t rows) {
     case GateActivation::kGeluTanh:
       return Kernels().gelu_mul(params, options_.device->stream());
     case GateActivation::kClampedSwiglu:
+    case GateActivation::kReluSquared:
       break;  // refused by DeviceModel::Load
   }
   BATON_CHECK(false, "activation {} has no kernel",
