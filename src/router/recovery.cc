@@ -219,7 +219,7 @@ void Recovery::OnHalfEnded(RouterRequest& request, PlacementHalf& half,
   }
   const bool too_late = status.code == StatusCode::kDeadlineExceeded &&
                         state_->now_us >= request.DeadlineUs() - kDeadlineSlackUs;
-  if (too_late) return table_->EndBad(request, request.PastDeadline());
+  if (too_late) return EndAtDeadline(request, state_->now_us);
   // A mask is the same at every worker: another one would find no token either.
   const bool by_grammar = request.spec.sampling.grammar &&
                           status.code == StatusCode::kFailedPrecondition &&
@@ -261,6 +261,15 @@ void Recovery::OnRejected(RouterRequest& request, PlacementHalf& half,
   if (too_large) return table_->EndBad(request, planner_->TooLargeError(request));
   const bool too_late = status.code == StatusCode::kDeadlineExceeded;
   table_->EndBad(request, too_late ? ErrorCode::kDeadlineExceeded : ErrorCode::kWorkerFailed);
+}
+
+void Recovery::EndAtDeadline(RouterRequest& request, int64_t now_us) {
+  // A probe whose KV does not come in time says that its link is bad.
+  if (request.spec.is_probe()) {
+    return Recover(request, PlacementFault::kTransferStopped, now_us,
+                   ErrorCode::kDeadlineExceeded);
+  }
+  table_->EndBad(request, request.PastDeadline());
 }
 
 void Recovery::OnStranded(RouterRequest& request, const WorkerRequestStatus& status,

@@ -30,6 +30,8 @@ class Recovery {
   // A worker of the placement did not take it.
   void OnRejected(RouterRequest& request, PlacementHalf& half, const WorkerRequestStatus& status,
                   int64_t now_us);
+  // Its time is over.
+  void EndAtDeadline(RouterRequest& request, int64_t now_us);
   // The decode worker gets no more of the KV that it still needs.
   void OnStranded(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
   // Ends the placement for `why`, whose limit is not exceeded.

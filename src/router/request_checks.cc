@@ -57,7 +57,7 @@ void RequestChecks::Run(int64_t now_us) {
 }
 
 void RequestChecks::Check(RouterRequest& request, int64_t now_us) {
-  if (now_us >= request.DeadlineUs()) return table_->EndBad(request, request.PastDeadline());
+  if (now_us >= request.DeadlineUs()) return recovery_->EndAtDeadline(request, now_us);
   // Once all tokens are known, or the client reads too slowly, no worker is waited for.
   const bool waits_for_token = !request.merge.complete() && !request.pause.on();
   if (waits_for_token && now_us - request.heard_us >= state_->config.request_timeout_us) {

@@ -273,6 +273,22 @@ TEST_F(BadLinkTest, AProbeCountsInNothingThatClientsNotice) {
   ExpectClean(cluster);
 }
 
+// Within a host nothing is predicted of a transfer, and it ends by its time.
+TEST_F(BadLinkTest, AProbeThatIsTooLateIsAFaultOfItsLink) {
+  Start(1);
+  const RequestUid uid = Ask();
+  Advance(1'500'000);
+  Finish(uid, LastDecode().attempt);
+  const Order probe = NextProbe(0);
+  cluster.now_us += 2'995'000;
+  cluster.State("decode-0", probe.uid, WorkerRequestState::kFailed, StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(cluster.core.num_live(), 0u);
+  EXPECT_EQ(cluster.core.LinkRows().at(0).num_stalls, 2u);
+  Advance(50'000);
+  EXPECT_EQ(Probes().size(), 1u) << "the link rests again";
+  ExpectClean(cluster);
+}
+
 // Two decode workers: the link to the one that was not slow waits for a probe, and is used then.
 class TwoDecodeWorkersTest : public BadLinkTest {
  protected:
