@@ -110,8 +110,7 @@ struct RouterRequest {
   bool awaits_share = false;  // its tenant holds its whole kv_share
   KeptSource kept;
 
-  // ---- The current placement: set or cleared by Placer::Start, changed by its workers' reports,
-  // left as they are until the next one.
+  // ---- The current placement: set by Placer::Start, changed by its workers' reports.
   PlacementHalf prefill;
   PlacementHalf decode;
   KvHold kv_hold;                 // until it is queued again
