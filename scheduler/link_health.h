@@ -33,6 +33,8 @@ inline constexpr int64_t kLinkForgivenUs = 30'000'000;
 inline constexpr int64_t kSpeedTrustedUs = kMaxLinkRestUs;
 // The least time between two probes of one link: the first may have found no room.
 inline constexpr int64_t kProbeEveryUs = 250'000;
+// After a probe whose prompt was not computed in its time, which says nothing of the link.
+inline constexpr int64_t kProbePauseUs = 3'000'000;
 // A client's hand-off tries a link for which no probe found room for so long. Together with the
 // longest rest it is less than 10 s.
 inline constexpr int64_t kProbePatienceUs = 1'500'000;
@@ -93,6 +95,7 @@ class LinkHealth {
   // A probe is tried now; it may find no room.
   void OnProbe(int64_t now_us);
   void OnProbeVerified(int64_t now_us) { next_probe_us_ = now_us + kSpeedTrustedUs; }
+  void OnProbeUnanswered(int64_t now_us) { next_probe_us_ = now_us + kProbePauseUs; }
   // The router stood still for so long, and heard no byte of that time.
   void ForgiveSilence(int64_t late_us);
   int64_t rests_until_us() const { return rests_until_us_; }

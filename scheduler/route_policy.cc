@@ -61,11 +61,14 @@ using DecodeRank = std::tuple<bool, double, uint32_t, uint64_t>;
 constexpr size_t kDecodeFull = 0;
 constexpr size_t kPressure = 1;
 constexpr size_t kSequences = 2;
+constexpr size_t kTieBreak = 3;
 
-DecodeRank RankDecode(const DecodeLoad& decode, const RouteQuery& query, uint32_t idx) {
-  const uint32_t need =
-      NumToTake(BlocksFor(query.num_tokens, decode.block_size), decode.shared_blocks) +
-      query.num_choices * (1 + decode.state_blocks);
+DecodeRank RankDecode(const DecodeLoad& decode, const RouteQuery& query, uint32_t idx,
+                      bool is_paired) {
+  const uint32_t num_shared =
+      is_paired ? std::max(decode.held_shared_blocks, decode.shared_blocks) : decode.shared_blocks;
+  const uint32_t need = NumToTake(BlocksFor(query.num_tokens, decode.block_size), num_shared) +
+                        query.num_choices * (1 + decode.state_blocks);
   const bool adds_little =
       !query.has_begun && decode.num_new < std::min(query.num_choices, decode.most_new);
   const bool full =
@@ -241,7 +244,7 @@ DecodeChoice ChoiceOf(const ClusterLoad& load, const RouteQuery& query, uint32_t
       choice.pick = PrefillPick();
     }
   }
-  choice.decode_rank = RankDecode(decode, query, idx);
+  choice.decode_rank = RankDecode(decode, query, idx, choice.is_paired());
   if (!choice.is_paired() && IsBackedUp(decode, query))
     std::get<kDecodeFull>(choice.decode_rank) = true;
   return choice;
@@ -421,7 +424,13 @@ Route PickRoute(const ClusterLoad& load, const RouteQuery& query) {
     if (key(NumMissing(choice, load, query), choice) < key(best_missing, best)) best = choice;
   }
   Route route = RouteOf(best, load, query);
-  route.for_prefix = NumMissing(best, load, query) < NumMissing(*least, load, query);
+  // The tie-break chose among those that are as loaded.
+  const auto load_of = [](DecodeRank rank) {
+    std::get<kTieBreak>(rank) = 0;
+    return rank;
+  };
+  route.for_prefix = NumMissing(best, load, query) < NumMissing(*least, load, query) &&
+                     load_of(least->decode_rank) < load_of(best.decode_rank);
   return route;
 }
 

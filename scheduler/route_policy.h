@@ -91,7 +91,8 @@ struct DecodeLoad {
   double tokens_per_s = 500;
   uint32_t cached_tokens = 0;  // of this prompt's beginning, that it can go on from
   uint32_t held_tokens = 0;    // whose KV need not cross to it; no less than cached_tokens counts
-  uint32_t shared_blocks = 0;
+  uint32_t shared_blocks = 0;  // of cached_tokens, in use by other requests
+  uint32_t held_shared_blocks = 0;    // the same of held_tokens: what a pair need not take
   uint32_t num_slots = UINT32_MAX;    // more sequences that may be sent there
   uint32_t max_context = UINT32_MAX;  // tokens of a sequence, which ends there
   // More streams that may begin there: beyond, they add no throughput (batch_limit.h). A request of

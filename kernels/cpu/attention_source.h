@@ -100,7 +100,8 @@ inline TileForm FormInBlocks(const ItemRun& run) {
 
 // The lines of the keys (`which` 0) or values (1) [begin, begin + num_keys) of the item; none where
 // tiles are converted. A group without keys has the lines of the last one. Scales of q8 are few and
-// are not among them.
+// are not among them. In blocks of more than 16 tokens a line of q8 keys serves several groups,
+// each of which asks for a part of its dims.
 inline FetchAhead LinesOf(const ItemRun& run, uint32_t which, uint32_t begin, uint32_t num_keys) {
   FetchAhead lines = {};
   const TileForm form = FormInBlocks(run);
@@ -118,8 +119,12 @@ inline FetchAhead LinesOf(const ItemRun& run, uint32_t which, uint32_t begin, ui
     const uint32_t key =
         begin + (g * kGroupKeys < num_keys ? g : (num_keys - 1) / kGroupKeys) * kGroupKeys;
     const uint32_t block = run.item.span->kv.blocks[key / layout.block_size];
-    lines.at[g] = kv.Piece(block, run.args.layer, which, run.item.kv_head) +
-                  key % layout.block_size * token_bytes;
+    const uint32_t token = key % layout.block_size;
+    const bool shares_lines = which == 0 && form == TileForm::kCodes;
+    const size_t offset =
+        shares_lines ? token / 64 * 64 + token % 64 / kGroupKeys * lines.num_lines * lines.step
+                     : token * token_bytes;
+    lines.at[g] = kv.Piece(block, run.args.layer, which, run.item.kv_head) + offset;
   }
   return lines;
 }

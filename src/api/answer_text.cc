@@ -73,7 +73,8 @@ void AnswerText::ReadCalls(const TokenOutput& token, Choice* choice, TokenText* 
     ToolParts rest = parser.Flush();
     tool_parts_.reasoning += rest.reasoning;
     // Where a call is demanded, what was held back is the beginning of a call that was cut.
-    if (!plan_.tools->demands_call) tool_parts_.content += rest.content;
+    const bool is_cut = plan_.tools->demands_call && token.finish == FinishReason::kLength;
+    if (!is_cut) tool_parts_.content += rest.content;
     for (CallPiece& piece : rest.calls) tool_parts_.calls.push_back(std::move(piece));
   }
   if (plan_.has_channels() && plan_.splits_reasoning) {

@@ -178,15 +178,11 @@ bool TokenizeMessages(const TextCall& call, TextAnswer* answer, RequestError* er
   ApiParams params;
   ChatPrompt prompt;
   bool with_strings = false;
-  bool adds_special = false;
   if (!ReadFlag(call.body, "return_token_strs", &with_strings, error) ||
-      !ReadFlag(call.body, "add_special_tokens", &adds_special, error) ||
       !ReadJsonTemplateParams(call.body, &params, error) ||
       !RenderMessages(call.model, params, call.wall_unix_ms, &prompt, error)) {
     return false;
   }
-  // The template alone writes special tokens.
-  if (adds_special) AddUnread({"add_special_tokens"}, &answer->ignored);
   AddUnread(UnreadVariables(call.model, params), &answer->ignored);
   answer->json = CountedJson(call.model, prompt.tokens, with_strings);
   return true;

@@ -638,7 +638,10 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
                            keys.Key("context_length"), context, kMinContextTokens);
   }
   config.context_length = static_cast<uint32_t>(std::min<uint64_t>(context, kMaxContextTokens));
-  const std::string epsilon_key = keys.Key("attention.layer_norm_rms_epsilon");
+  std::string epsilon_key = keys.Key("attention.layer_norm_rms_epsilon");
+  if (config.traits->mamba && file.FindValue(epsilon_key) == nullptr) {
+    epsilon_key = keys.Key("attention.layer_norm_epsilon");
+  }
   BATON_ASSIGN_OR_RETURN(const double epsilon, file.Double(epsilon_key));
   if (!(epsilon > 0.0 && epsilon <= 1.0)) {
     return InvalidArgument("key \"{}\" is {}, supported is (0, 1]", epsilon_key, epsilon);

@@ -117,10 +117,10 @@ std::string DeltaNetsText(const ModelConfig& config) {
                   is_mamba ? "Mamba-2   " : "delta nets", config.num_delta_layers(),
                   config.num_layers, delta.num_v_heads, delta.k_dim, delta.v_dim, delta.num_taps);
   if (is_mamba) {
-    out += fmt::format(
-        "              attention in {} layers, feed-forward layers alone in {}\n",
-        config.num_attention_layers(),
-        config.num_layers - config.num_attention_layers() - config.num_delta_layers());
+    out +=
+        fmt::format("              attention in {} layers, feed-forward layers alone in {}\n",
+                    config.num_attention_layers(),
+                    config.num_layers - config.num_attention_layers() - config.num_delta_layers());
   }
   if (config.num_mtp_layers > 0) {
     out += fmt::format("prediction    {} layer(s) of several tokens at once are not used\n",

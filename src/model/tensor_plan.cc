@@ -51,6 +51,13 @@ class TensorFinder {
     return IsF32(*tensor) ? absl::StatusOr<const GgufTensor*>(tensor) : NotF32(*tensor);
   }
 
+  // A matrix [n, k] of F32; of one row, a vector [k] too, since some writers drop dimensions of 1.
+  absl::StatusOr<const GgufTensor*> FloatRows(std::string_view name, uint64_t n, uint64_t k) {
+    const GgufTensor* const tensor = file_.FindTensor(name);
+    const bool is_vector = n == 1 && tensor != nullptr && tensor->num_dims == 1;
+    return is_vector ? Vector(name, k) : FloatMatrix(name, n, k);
+  }
+
   // A vector [n] of F32.
   absl::StatusOr<const GgufTensor*> Vector(std::string_view name, uint64_t n) {
     BATON_ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(name));
@@ -330,8 +337,8 @@ struct LayerPlanner {
                            finder.FloatMatrix(fmt::format("blk.{}.ssm_a", layer), heads, 1));
     BATON_ASSIGN_OR_RETURN(out.skips,
                            finder.FloatMatrix(fmt::format("blk.{}.ssm_d", layer), heads, 1));
-    BATON_ASSIGN_OR_RETURN(
-        out.delta_norm, finder.FloatMatrix(Name("ssm_norm"), groups, shape.value_size() / groups));
+    BATON_ASSIGN_OR_RETURN(out.delta_norm,
+                           finder.FloatRows(Name("ssm_norm"), groups, shape.value_size() / groups));
     BATON_ASSIGN_OR_RETURN(out.delta_out,
                            finder.Matrix(Name("ssm_out"), hidden, shape.value_size()));
     return OkStatus();

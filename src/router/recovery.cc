@@ -264,10 +264,13 @@ void Recovery::OnRejected(RouterRequest& request, PlacementHalf& half,
 }
 
 void Recovery::EndAtDeadline(RouterRequest& request, int64_t now_us) {
-  // A probe whose KV does not come in time says that its link is bad.
-  if (request.spec.is_probe()) {
-    return Recover(request, PlacementFault::kTransferStopped, now_us,
-                   ErrorCode::kDeadlineExceeded);
+  // A probe whose KV was computed and did not come says that its link is bad.
+  if (request.spec.is_probe() && request.prompt_done) {
+    return Recover(request, PlacementFault::kTransferStopped, now_us, ErrorCode::kDeadlineExceeded);
+  }
+  RegisteredWorker* const prefill = state_->registry.Find(request.prefill.lease);
+  if (request.spec.is_probe() && prefill != nullptr) {
+    prefill->links[request.decode.lease].OnProbeUnanswered(now_us);
   }
   table_->EndBad(request, request.PastDeadline());
 }

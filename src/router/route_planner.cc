@@ -175,18 +175,20 @@ void FindPrefixes(const RouterState& state, const RouterRequest& request, Planne
   const bool has_states = std::any_of(table.decode.begin(), table.decode.end(),
                                       [](const auto& row) { return row.state_blocks > 0; });
   planned.hits = state.prefixes.Find(links, has_states);
-  const auto fill = [&](auto& row, LeaseId lease) {
-    const RegisteredWorker& worker = *state.registry.Find(lease);
-    const RouterPrefixIndex::Hit hit = HitOf(planned.hits, lease);
-    row.cached_tokens = request.CachedTokens(hit.num_whole, worker);
-    row.shared_blocks = worker.shared.NumShared(links, hit.num_whole);
-    return request.CachedTokens(hit.num_blocks, worker);
+  const auto fill = [&](auto& row, const RegisteredWorker& worker, uint32_t num_whole) {
+    row.cached_tokens = request.CachedTokens(num_whole, worker);
+    row.shared_blocks = worker.shared.NumShared(links, num_whole);
   };
   for (size_t i = 0; i < table.prefill.size(); ++i) {
-    fill(table.prefill[i], table.prefill_leases[i]);
+    const LeaseId lease = table.prefill_leases[i];
+    fill(table.prefill[i], *state.registry.Find(lease), HitOf(planned.hits, lease).num_whole);
   }
   for (size_t i = 0; i < table.decode.size(); ++i) {
-    table.decode[i].held_tokens = fill(table.decode[i], table.decode_leases[i]);
+    const RegisteredWorker& worker = *state.registry.Find(table.decode_leases[i]);
+    const RouterPrefixIndex::Hit hit = HitOf(planned.hits, worker.lease);
+    fill(table.decode[i], worker, hit.num_whole);
+    table.decode[i].held_tokens = request.CachedTokens(hit.num_blocks, worker);
+    table.decode[i].held_shared_blocks = worker.shared.NumShared(links, hit.num_blocks);
   }
 }
 

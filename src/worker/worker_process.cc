@@ -179,6 +179,8 @@ struct WorkerProcess::Parts {
   std::atomic<bool> stopped{false};
 
   void MakePool();
+  // Null: the engine thread reads all rows of logits itself.
+  ThreadPool* SamplingPool() const;
   Status LoadModel();
   Status ShareModel(Parts& first);
   Status LoadWeights(const GgufFile& file);
@@ -224,6 +226,11 @@ void WorkerProcess::Parts::MakePool() {
   }
   pool = std::make_unique<ThreadPool>(
       ThreadPool::Options{.num_threads = num_threads, .cores = cores.get()});
+}
+
+// A device's steps hold no cores of the budget, so threads that need a seat would never run.
+ThreadPool* WorkerProcess::Parts::SamplingPool() const {
+  return device.accelerator != nullptr && cores != nullptr ? nullptr : pool.get();
 }
 
 Status WorkerProcess::Parts::LoadModel() {
@@ -433,7 +440,7 @@ Status WorkerProcess::Parts::MakeEngine() {
                                                                 .guides = guides.get(),
                                                                 .stages = stages,
                                                                 .cores = steps_cores,
-                                                                .pool = pool.get()}));
+                                                                .pool = SamplingPool()}));
   sessions->set_engine(engine.get());
   sessions->set_observer([this](const RequestStatus& status) {
     if (status.state == RequestState::kVerified) admin->OnVerified(status);
@@ -558,7 +565,7 @@ MemoryFacts WorkerProcess::Parts::Memory() const {
   facts.max_context = model->max_context();
   facts.vocab_size = model->config().vocab_size;
   facts.hidden_size = model->config().hidden_size;
-  facts.num_threads = pool->num_threads();
+  facts.num_threads = SamplingPool() == nullptr ? 1 : SamplingPool()->num_threads();
   facts.num_routers = config.routers.size();
   facts.has_prefix_cache = prefixes != nullptr;
   facts.has_guesses = config.role == WorkerRole::kDecode && config.speculate != SpeculateMode::kOff;

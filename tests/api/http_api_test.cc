@@ -545,9 +545,6 @@ TEST_F(HttpApiTest, IgnoredFieldsOfTheTextEndpointsAreNamedToo) {
   for (const Case& c : {
            Case{"/tokenize", R"({"content":"a","count":true})", "count"},
            Case{"/tokenize",
-                R"({"messages":[{"role":"user","content":"a"}],"add_special_tokens":true})",
-                "add_special_tokens"},
-           Case{"/tokenize",
                 R"({"messages":[{"role":"user","content":"a"}],"add_special_tokens":false})", ""},
            Case{"/detokenize", R"({"tokens":[1],"content":"a","x y":1})", "content, x?y"},
            Case{"/apply-template",

@@ -181,7 +181,9 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunRouter, {"--grpc=x"}, "--grpc"},
       {&RunRouter, {"--admin=127.0.0.1:http"}, "--admin"},
       {&RunDecode, {router, "--model=m.gguf", "--worker-id=Decode 0"}, "'Decode 0'"},
-      {&RunDecode, {router, "--model=m.gguf", "--worker-id", ""}, "--worker-id ''"},
+      {&RunDecode,
+       {router, "--model=m.gguf", "--worker-id", ""},
+       "--worker-id: its value is empty"},
       {&RunDecode, {router, "--model=m.gguf", "--listen=1.2.3"}, "--listen"},
       {&RunPrefill, {router, "--model=m.gguf", "--kv-listen=h:x"}, "--kv-listen"},
       {&RunPrefill, {router, "--model=m.gguf", "--admin=h"}, "--admin"},
@@ -207,6 +209,16 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunBench, {"model", "m.gguf", "--cases=pp"}, "--cases"},
       {&RunBench, {"model", "m.gguf", "--cases=pp8x2"}, "--cases: 'pp8x2'"},
       {&RunBench, {"model", "m.gguf", "--cases=tg8x0"}, "--cases: 'tg8x0'"},
+      {&RunPull, {}, "MODEL"},
+      {&RunPull, {"hf:org"}, "hf:ORG/REPO"},
+      {&RunInspectCommand, {}, "MODEL"},
+      {&RunVersion, {"now"}, "'now'"},
+  };
+  ExpectUsageErrors(cases);
+}
+
+TEST(UsageExitTest, PromptsAndChatsSayTwoForAWrongCommandLine) {
+  const WrongUse cases[] = {
       {&RunRun, {"m.gguf", "--prompt", ""}, "--prompt is empty"},
       {&RunRun, {"--prompt=", "m.gguf"}, "--prompt is empty"},
       {&RunRun, {"m.gguf", ""}, "one of them and not empty"},
@@ -214,10 +226,6 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunChat, {"--prompt", ""}, "--prompt is empty"},
       {&RunChat, {"--url=ftp://x"}, "ftp://x"},
       {&RunChat, {"--temperature=300"}, "[0, 100]"},
-      {&RunPull, {}, "MODEL"},
-      {&RunPull, {"hf:org"}, "hf:ORG/REPO"},
-      {&RunInspectCommand, {}, "MODEL"},
-      {&RunVersion, {"now"}, "'now'"},
   };
   ExpectUsageErrors(cases);
 }
@@ -365,8 +373,7 @@ TEST(UsageExitTest, AModelThatIsNotThereOrBrokenIsAFailureNotAWrongCommandLine) 
            WrongUse{&RunServe, {"/nowhere.gguf", "--mode=aggregated", "--prefill=0"}, "/nowhere"},
            WrongUse{&RunBench, {"model", "/nowhere.gguf"}, "/nowhere.gguf"},
            WrongUse{&RunBench, {"model", cut}, "usage_exit_test_cut.gguf: GGUF"},
-           WrongUse{&RunPlan, PlanOf({"--device=cpu", "--measured=/nowhere.json"}),
-                    "/nowhere.json"},
+           WrongUse{&RunPlan, PlanOf({"--device=cpu", "--measured=/nowhere.json"}), "m.gguf"},
            WrongUse{&RunPlan, PlanOf({"--device=NVIDIA H200"}), "m.gguf"},
            WrongUse{&RunInspectCommand, {cut}, "GGUF"},
            WrongUse{&RunPull, {"nobody:7b"}, "nobody:7b"},

@@ -159,7 +159,7 @@ def test_a_turn_goes_to_a_busier_worker_for_its_prefix_and_says_so():
                 lambda: metric(server.router, "baton_requests_running") == 1, 30, "it streams"
             )
             counted = metric(server.router, "baton_prefix_placements_total")
-            assert counted - before in (0, 1), "of two idle workers either is the least loaded one"
+            assert counted == before, "two idle workers are as loaded"
             second = ask(server, ids + [30] * 20, 0, max_tokens=2, request_id="second")
             assert not busy.done(), "the worker still had the stream"
             assert busy.result().timings.decode_worker == home

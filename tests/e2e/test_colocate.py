@@ -198,7 +198,7 @@ def test_sigterm_lets_streams_end():
 
 
 def test_a_second_sigterm_is_fast():
-    with Server("--colocate", *CPU) as server:
+    with Server("--colocate", "--drain-timeout", "600", *CPU) as server:
         stream = Stream(server, dict(STORY, max_tokens=8000))
         thread = threading.Thread(target=stream.run)
         thread.start()

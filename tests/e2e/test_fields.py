@@ -106,7 +106,6 @@ USER = [{"role": "user", "content": "Hi"}]
         ("/v1/messages", {"tools": [{**CLAUDE_TOOL, "x": 1}]}, "tools[0].x"),
         ("/v1/messages", {"messages": [{**USER[0], "x": 1}]}, "messages[0].x"),
         ("/api/generate", {"raw": True, "think": False, "stream": False}, "think"),
-        ("/tokenize", {"messages": USER, "add_special_tokens": True}, "add_special_tokens"),
     ],
 )
 def test_members_that_nothing_reads_are_named_on_every_path(server, path, body, named):

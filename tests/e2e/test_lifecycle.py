@@ -76,10 +76,13 @@ def test_a_run_folder_serves_one_server(server):
 
 
 def test_a_client_killed_mid_stream_leaves_no_block(server):
+    before = metric(server.router, "baton_generation_tokens_total")
     connection = open_stream(server, 4000)
     wait_until(lambda: not server.ledger_is_clean(), 15, "blocks are held for it")
     connection.close()
     wait_until(server.ledger_is_clean, 15, "blocks are free after the client left")
+    num_tokens = metric(server.router, "baton_generation_tokens_total") - before
+    assert num_tokens < 4000, "it ended because its client left"
 
 
 def status_of(url):

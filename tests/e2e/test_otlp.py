@@ -85,8 +85,8 @@ def test_a_request_is_a_tree_of_spans_whose_times_are_its_timings(traced, collec
         assert span.parent == whole.id
         # Clocks of one host are one. A worker marks an end when it has the processor again, which
         # may be after the router has heard of it.
-        end = whole.end if span.name in STAGES else span.end
-        assert whole.start - 1e-6 <= span.start <= span.end <= end + 1e-6, span
+        late_s = 0 if span.name in STAGES else 30
+        assert whole.start - 1e-6 <= span.start <= span.end <= whole.end + late_s + 1e-6, span
         assert span.start <= whole.end, span
     stages = {s.name: s.seconds * 1e3 for s in spans if s.name in STAGES}
     assert sum(stages.values()) == pytest.approx(whole.seconds * 1e3, rel=0.01)

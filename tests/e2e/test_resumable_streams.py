@@ -47,7 +47,11 @@ class Stream:
     def first(self, num_events):
         """The first events, before [DONE]: a surface has none for a token without a text."""
         events = []
-        while len(events) < num_events and "[DONE]" not in (event := self.event()):
+        while len(events) < num_events:
+            event = self.event()
+            assert event is not None, "the stream ended early"
+            if "[DONE]" in event:
+                break
             events.append(event)
         return events
 

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from baton_server import PATIENCE_S, Server, free_port, generated_stubs, wait_until
+from baton_server import PATIENCE_S, Server, free_port, generated_stubs, metric, wait_until
 from fault_work import live_requests, stop_amid
 
 PING = b": ping\n\n"
@@ -146,11 +146,14 @@ def test_pings_come_between_tokens_while_a_worker_stands_still(pinging):
 
 
 def test_a_client_that_leaves_while_it_waits_is_noticed(pinging):
-    fields = {"prompt": long_prompt(1500, 7907), "max_tokens": 2}
+    fields = {"prompt": long_prompt(1500, 7907), "max_tokens": 2, "ignore_eos": True}
+    before = metric(pinging.router, "baton_generation_tokens_total")
     stream = Stream(pinging, "/v1/completions", fields)
     wait_until(lambda: stream.raw.endswith(PING + b"\r\n") or stream.ended.is_set(), 30, "a ping")
     stream.close()
     wait_until(lambda: live_requests(pinging) == [], 10, "the request is gone")
+    num_tokens = metric(pinging.router, "baton_generation_tokens_total") - before
+    assert num_tokens < 2, "it ended because its client left"
 
 
 def test_a_grpc_stream_tells_its_client_before_the_first_token(pinging):

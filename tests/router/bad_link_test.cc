@@ -289,6 +289,24 @@ TEST_F(BadLinkTest, AProbeThatIsTooLateIsAFaultOfItsLink) {
   ExpectClean(cluster);
 }
 
+TEST_F(BadLinkTest, AProbeThatWasNotComputedSaysNothingOfItsLink) {
+  Start(1);
+  const RequestUid uid = Ask();
+  Advance(1'500'000);
+  Finish(uid, LastDecode().attempt);
+  for (int i = 0; i < 100 && Probes().empty(); ++i) Advance(50'000);
+  ASSERT_EQ(Probes().size(), 1u);
+  cluster.now_us += 2'995'000;
+  cluster.State("prefill-0", Probes().back().uid, WorkerRequestState::kFailed,
+                StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(cluster.core.num_live(), 0u);
+  EXPECT_EQ(cluster.core.LinkRows().at(0).num_stalls, 1u);
+  const int64_t ended_us = cluster.now_us;
+  for (int i = 0; i < 100 && Probes().size() < 2; ++i) Advance(50'000);
+  EXPECT_EQ(Probes().size(), 2u);
+  EXPECT_GE(cluster.now_us - ended_us, 3 * kSecond) << "the prefill worker has time for others";
+}
+
 // Two decode workers: the link to the one that was not slow waits for a probe, and is used then.
 class TwoDecodeWorkersTest : public BadLinkTest {
  protected:

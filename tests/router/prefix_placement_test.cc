@@ -188,9 +188,7 @@ TEST(PrefixPlacementTest, KvWithoutAStateCountsForThePairsDecodeWorker) {
     ++prefill[place.first];
   }
   EXPECT_EQ(prefill.size(), 2u) << "neither prefill worker can go on from anything";
-  // Either of two idle decode workers may be the least loaded one.
-  EXPECT_GT(cluster.metrics.prefix_placements_total->value(), 0u);
-  EXPECT_LT(cluster.metrics.prefix_placements_total->value(), 40u);
+  EXPECT_EQ(cluster.metrics.prefix_placements_total->value(), 0u) << "both are idle";
 
   cluster.Submit(cluster.Request(kPrompt, 2));
   // 12 full blocks, the rest, one to grow into and the state.

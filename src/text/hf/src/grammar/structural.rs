@@ -139,7 +139,10 @@ fn content_rules(
 /// length in code points. A text with bounds does not hold the end of its own tag, by which fewer
 /// code points than are asked for could pass for more.
 fn text_within(schema: &Value) -> String {
-    let bound = |key: &str| schema.get(key).and_then(Value::as_u64);
+    // Longer than any answer is no bound, and no regular expression counts so far.
+    let bound = |key: &str| {
+        schema.get(key).and_then(Value::as_u64).filter(|count| *count <= u64::from(u32::MAX) / 2)
+    };
     let (least, most) = (bound("minLength").unwrap_or(0), bound("maxLength"));
     if least == 0 && most.is_none() {
         return "TEXT".to_string();
