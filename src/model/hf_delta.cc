@@ -20,34 +20,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-absl::Status ReadShape(const JsonObject& config, DeltaShape& shape) {
-  struct Row {
-    const char* key;
-    uint32_t DeltaShape::*field;
-    uint32_t min;
-    uint32_t max;
-    uint32_t step;
-  };
-  constexpr std::array kRows = {
-      Row{"linear_conv_kernel_dim", &DeltaShape::num_taps, kMinConvTaps, kMaxConvTaps, 1},
-      Row{"linear_key_head_dim", &DeltaShape::k_dim, kDeltaLanes, kMaxDeltaKeyDim, kDeltaLanes},
-      Row{"linear_value_head_dim", &DeltaShape::v_dim, kDeltaLanes, 1024, kDeltaLanes},
-      Row{"linear_num_key_heads", &DeltaShape::num_k_heads, 1, kMaxHeads, 1},
-      Row{"linear_num_value_heads", &DeltaShape::num_v_heads, 1, kMaxHeads, 1},
-  };
-  for (const Row& row : kRows) {
-    BATON_ASSIGN_OR_RETURN(const uint32_t value, config.Uint(row.key));
-    if (value < row.min || value > row.max || value % row.step != 0) {
-      return config.Bad(row.key,
-                        fmt::format("a multiple of {} in [{}, {}]", row.step, row.min, row.max));
-    }
-    shape.*row.field = value;
-  }
-  if (shape.num_v_heads % shape.num_k_heads == 0) return OkStatus();
-  return config.Bad(
-      "linear_num_value_heads",
-      fmt::format("a multiple of the {} of \"linear_num_key_heads\"", shape.num_k_heads));
-}
+constexpr HfDeltaKeys kShapeKeys = {.num_taps = "linear_conv_kernel_dim",
+                                    .k_dim = "linear_key_head_dim",
+                                    .v_dim = "linear_value_head_dim",
+                                    .num_k_heads = "linear_num_key_heads",
+                                    .num_v_heads = "linear_num_value_heads"};
 
 // Every so many layers one is of attention: by layer_types, or by a key of its own.
 absl::StatusOr<uint32_t> ReadInterval(const JsonObject& config, uint32_t layers) {
@@ -85,6 +62,35 @@ uint32_t TiledHead(const DeltaShape& shape, uint32_t head) {
 
 }  // namespace
 
+absl::Status ReadHfDeltaShape(const JsonObject& config, const HfDeltaKeys& keys,
+                              DeltaShape& shape) {
+  struct Row {
+    const char* key;
+    uint32_t DeltaShape::*field;
+    uint32_t min;
+    uint32_t max;
+    uint32_t step;
+  };
+  const std::array rows = {
+      Row{keys.num_taps, &DeltaShape::num_taps, kMinConvTaps, kMaxConvTaps, 1},
+      Row{keys.k_dim, &DeltaShape::k_dim, kDeltaLanes, kMaxDeltaKeyDim, kDeltaLanes},
+      Row{keys.v_dim, &DeltaShape::v_dim, kDeltaLanes, 1024, kDeltaLanes},
+      Row{keys.num_k_heads, &DeltaShape::num_k_heads, 1, kMaxHeads, 1},
+      Row{keys.num_v_heads, &DeltaShape::num_v_heads, 1, kMaxHeads, 1},
+  };
+  for (const Row& row : rows) {
+    BATON_ASSIGN_OR_RETURN(const uint32_t value, config.Uint(row.key));
+    if (value < row.min || value > row.max || value % row.step != 0) {
+      return config.Bad(row.key,
+                        fmt::format("a multiple of {} in [{}, {}]", row.step, row.min, row.max));
+    }
+    shape.*row.field = value;
+  }
+  if (shape.num_v_heads % shape.num_k_heads == 0) return OkStatus();
+  return config.Bad(keys.num_v_heads, fmt::format("a multiple of the {} of \"{}\"",
+                                                  shape.num_k_heads, keys.num_k_heads));
+}
+
 absl::Status ReadHfDeltaNets(const JsonObject& config, HfConfig& out) {
   const std::string arch(out.traits->name);
   BATON_ASSIGN_OR_RETURN(out.num_layers, config.Uint("num_hidden_layers"));
@@ -97,7 +103,7 @@ absl::Status ReadHfDeltaNets(const JsonObject& config, HfConfig& out) {
   if (dtype != "float32") return config.Unsupported("mamba_ssm_dtype", "float32");
   if (config.Has("sliding_window")) return config.Unsupported("sliding_window", "null");
   DeltaShape& shape = out.delta;
-  BATON_RETURN_IF_ERROR(ReadShape(config, shape));
+  BATON_RETURN_IF_ERROR(ReadHfDeltaShape(config, kShapeKeys, shape));
   BATON_ASSIGN_OR_RETURN(const uint32_t interval, ReadInterval(config, out.num_layers));
   out.keys.AddU32(arch + ".ssm.conv_kernel", shape.num_taps);
   out.keys.AddU32(arch + ".ssm.state_size", shape.k_dim);

@@ -1,6 +1,6 @@
 // Parts that only folders of qwen3_5 have: the keys of its gated delta nets, the order of their
-// heads, and the names of the layers that predict several tokens. Private to the folder reader;
-// pure; any thread.
+// heads, and the names of the layers that predict several tokens; and the shape of a recurrence,
+// which other folders have by other keys. Private to the folder reader; pure; any thread.
 #ifndef BATON_MODEL_HF_DELTA_H_
 #define BATON_MODEL_HF_DELTA_H_
 
@@ -27,6 +27,19 @@ enum class HfVHeads : uint8_t {
   kAfterKeys = 3,  // v_dim rows for each, after the rows of q and k
   kColumns = 4,    // v_dim columns for each
 };
+
+// The keys of a recurrence's shape.
+struct HfDeltaKeys {
+  const char* num_taps;
+  const char* k_dim;
+  const char* v_dim;
+  const char* num_k_heads;
+  const char* num_v_heads;
+};
+
+// Reads the five sizes into `shape`, whose other members stay. Errors as ReadHfConfig.
+absl::Status ReadHfDeltaShape(const JsonObject& config, const HfDeltaKeys& keys,
+                              kernels::DeltaShape& shape);
 
 // Reads linear_*, layer_types and what may only have one value. Errors as ReadHfConfig.
 absl::Status ReadHfDeltaNets(const JsonObject& config, HfConfig& out);

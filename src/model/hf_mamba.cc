@@ -6,16 +6,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/ops.h"
 #include "src/model/hf_config.h"
+#include "src/model/hf_delta.h"
 #include "src/model/model_config.h"
 
 namespace baton::model {
-
-using kernels::DeltaShape;
-using kernels::kDeltaLanes;
-using kernels::kMaxConvTaps;
-using kernels::kMaxDeltaKeyDim;
 
 namespace {
 
@@ -89,33 +84,11 @@ absl::StatusOr<std::string> ReadKinds(const JsonObject& config) {
   return kinds;
 }
 
-absl::Status ReadShape(const JsonObject& config, DeltaShape& shape) {
-  struct Row {
-    const char* key;
-    uint32_t DeltaShape::*field;
-    uint32_t min;
-    uint32_t max;
-    uint32_t step;
-  };
-  constexpr std::array kRows = {
-      Row{"conv_kernel", &DeltaShape::num_taps, kMinConvTaps, kMaxConvTaps, 1},
-      Row{"ssm_state_size", &DeltaShape::k_dim, kDeltaLanes, kMaxDeltaKeyDim, kDeltaLanes},
-      Row{"mamba_head_dim", &DeltaShape::v_dim, kDeltaLanes, 1024, kDeltaLanes},
-      Row{"n_groups", &DeltaShape::num_k_heads, 1, kMaxHeads, 1},
-      Row{"mamba_num_heads", &DeltaShape::num_v_heads, 1, kMaxHeads, 1},
-  };
-  for (const Row& row : kRows) {
-    BATON_ASSIGN_OR_RETURN(const uint32_t value, config.Uint(row.key));
-    if (value < row.min || value > row.max || value % row.step != 0) {
-      return config.Bad(row.key,
-                        fmt::format("a multiple of {} in [{}, {}]", row.step, row.min, row.max));
-    }
-    shape.*row.field = value;
-  }
-  if (shape.num_v_heads % shape.num_k_heads == 0) return OkStatus();
-  return config.Bad("mamba_num_heads",
-                    fmt::format("a multiple of the {} of \"n_groups\"", shape.num_k_heads));
-}
+constexpr HfDeltaKeys kShapeKeys = {.num_taps = "conv_kernel",
+                                    .k_dim = "ssm_state_size",
+                                    .v_dim = "mamba_head_dim",
+                                    .num_k_heads = "n_groups",
+                                    .num_v_heads = "mamba_num_heads"};
 
 // The step is not cut: [0, Infinity].
 absl::Status CheckStepLimit(const JsonObject& config) {
@@ -167,7 +140,7 @@ absl::StatusOr<uint32_t> ReadHeadDim(const JsonObject& config) {
 absl::Status ReadHfMamba(const JsonObject& config, HfConfig& out) {
   BATON_RETURN_IF_ERROR(CheckFixed(config));
   BATON_ASSIGN_OR_RETURN(const std::string kinds, ReadKinds(config));
-  BATON_RETURN_IF_ERROR(ReadShape(config, out.delta));
+  BATON_RETURN_IF_ERROR(ReadHfDeltaShape(config, kShapeKeys, out.delta));
   BATON_ASSIGN_OR_RETURN(const uint32_t head_dim, ReadHeadDim(config));
   BATON_ASSIGN_OR_RETURN(const uint32_t ffn, config.Uint("intermediate_size"));
   if (ffn == 0 || ffn > kMaxFfnSize) {

@@ -50,8 +50,8 @@ std::string_view MeaningOfRoute(std::string_view route) {
   };
   constexpr Meaning kMeanings[] = {
       {"pair",
-       "a prefill worker computes prompts unless something speaks against it, and this pair was "
-       "predicted to have the prompt's KV in place first"},
+       "a prefill worker computes prompts unless something speaks against it; among pairs, room "
+       "and load come before the predicted time"},
       {"aggregated_mode", "--mode, or the request's own path, asks for the decode worker alone"},
       {"short_prompt", "no more than --local-prefill-tokens of its prompt were to be computed"},
       {"no_prefill_worker", "no prefill worker was ready"},
