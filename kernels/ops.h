@@ -7,12 +7,12 @@
 // Threads divide rows, heads, splits and outputs, never a summation chain, so that no bit depends
 // on the number of threads.
 //
-// Invariants (asserted by tests/kernels; the order of every fp32 operation is written in README.md)
+// Invariants (asserted by tests/kernels; the order of every fp32 operation is written in ARITHMETIC.md)
 //  1. Batch invariance: the bits of an output row depend on that row's inputs and the weights only.
 //     They do not depend on the other rows, the chunking of the prompt, the block ids or the thread
 //     count.
 //  2. AVX2 and AVX-512 bodies and the fma reference give the same bits. The portable body replaces
-//     each fma by multiply-then-add; it agrees within the bound in README.md.
+//     each fma by multiply-then-add; it agrees within the bound in ARITHMETIC.md.
 //  3. Outputs are fully overwritten; inputs and outputs do not alias unless said.
 //
 // Shapes are in brackets, slowest first. All fp32 row-major unless said. K is a multiple of 32

@@ -1,5 +1,5 @@
 // Attention over blocks of KV, for prefill chunks and decode steps alike. Included by one
-// translation unit per instruction set. The order of every operation is numbered in README.md
+// translation unit per instruction set. The order of every operation is numbered in ARITHMETIC.md
 // ("Attention").
 //
 // Work split: an item is some consecutive rows of a span and one KV head; the query heads that

@@ -1,4 +1,4 @@
-// One split of 256 keys for the rows of one item: rules (2) and (3) of README.md ("Attention").
+// One split of 256 keys for the rows of one item: rules (2) and (3) of ARITHMETIC.md ("Attention").
 // Included by one translation unit per instruction set.
 #ifndef BATON_KERNELS_CPU_ATTENTION_SPLIT_H_
 #define BATON_KERNELS_CPU_ATTENTION_SPLIT_H_

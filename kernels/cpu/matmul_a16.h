@@ -5,7 +5,7 @@
 // block of rows). Up to kMaxStreamRows rows a panel is read straight from the packed form, once:
 // bytes moved = weights.bytes(), and memory should bind. More rows: a stretch of a panel is
 // unpacked to int16 pairs in L1 and multiplied with tiles of kTileRows rows; 2 m n k operations,
-// and the rate of vpmaddwd/vpdpwssd should bind (README.md has the fractions reached).
+// and the rate of vpmaddwd/vpdpwssd should bind (NOTES.md has the fractions reached).
 //
 // The arithmetic of one output, in every path:
 //   for each 32-block, ascending:

@@ -13,7 +13,7 @@
 // group / 16 are useful. Limit: memory. A warp takes 6 us a tile when it is alone, so few splits
 // are for attention_spread.cu. The last cta of 128k keys and 4 pairs folds 1 MiB alone. Reached on
 // an H100, of reading: 64 rows of 1k keys 88 %, of 8k 98 %, of fp8 64 and 78 %; 8 rows of 8k 72 and
-// 48 % (kernels/README.md). Fp8: codes become operands in registers (attention_fp8.h). Bytes: 2
+// 48 % (kernels/NOTES.md). Fp8: codes become operands in registers (attention_fp8.h). Bytes: 2
 // head_dim + 4 a key and kv head; units of 64 dims are 4 KiB. Instructions: 2.25 an element more,
 // 1.75 of them shifts and LOP3. These are 45 % of what their pipe (64 a cycle) takes while memory
 // gives an SM its 16.5 bytes a cycle (H200, 4.3 TB/s at 1.98 GHz).

@@ -8,7 +8,7 @@
 // own. (In registers as well they would be 256 at head_dim 256.) Bytes: 4 head_dim a key and item
 // through L2, from memory each K and V about once; 4 head_dim a pair. Flops: 4 head_dim a pair and
 // key. Limit: the tensor cores, as far as mma.sync feeds them. Scale, mask and Exp2 are about 60
-// instructions for each 16 products at head_dim 128. Reached: kernels/README.md.
+// instructions for each 16 products at head_dim 128. Reached: kernels/NOTES.md.
 // Fp8: units are half as large and are copied three ahead. After the barrier of a unit the cta
 // turns the next one into one of two buffers of bf16, beside the products of the unit itself.
 // Bytes: 2 head_dim + 4 a key and item. Instructions: 2.25 for each element of K and V and item. A

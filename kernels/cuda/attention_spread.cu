@@ -14,7 +14,7 @@
 // before the previous kernel ends. That is allowed because a request reads nothing, and because no
 // kernel writes what names the keys (items, block lists). Calculated for an H100 of 1.75 GHz at 128
 // dims: 700 cycles of scores, 700 of weights, 800 of sums, 1500 to store, meet and fold: with two
-// trips to memory 4 us. Reached: one row of 1k keys 9.8 us (kernels/README.md); where the other 6
+// trips to memory 4 us. Reached: one row of 1k keys 9.8 us (kernels/NOTES.md); where the other 6
 // go is not known.
 #include "kernels/cuda/attention_fold.h"
 #include "kernels/cuda/attention_fp8.h"

@@ -1,7 +1,7 @@
 // The weighted sum of what a row's experts gave.
 //
 // Work: one thread for eight elements of a row. Bytes: 2 top_k + 2 an element, the slots and
-// weights once a row from L2. Flops: 2 top_k an element. Limit: memory. Reached: kernels/README.md.
+// weights once a row from L2. Flops: 2 top_k an element. Limit: memory. Reached: kernels/NOTES.md.
 #include <bit>
 
 #include "kernels/cuda/kernel_table.h"

@@ -1,7 +1,7 @@
 // Rows of the embedding table by token id, times a scale.
 //
 // Work: one cta a row, one thread for eight elements at a time. Bytes: 4 an element and 4 a row.
-// Flops: 1 an element. Limit: memory (a few rows: latency). Reached: kernels/README.md.
+// Flops: 1 an element. Limit: memory (a few rows: latency). Reached: kernels/NOTES.md.
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/cuda/row_shapes.h"
 #include "kernels/simt/device.h"

@@ -8,7 +8,7 @@
 // GatherColumns, work: one thread for an element of every row. Bytes over the links: 4 an element
 // that is not rank 0's, all written, so nobody waits for them but at the meeting.
 //
-// Reached: AllReduce of two ranks in one memory kernels/README.md; over links, and GatherColumns,
+// Reached: AllReduce of two ranks in one memory kernels/NOTES.md; over links, and GatherColumns,
 // not timed.
 #include <algorithm>
 #include <string>

@@ -2,7 +2,7 @@
 //
 // Work: one thread for eight elements of a row. Bytes: 6 an element. Flops: about 25 an element
 // (exp is a polynomial, the same as on the processor), 29 for gelu. Limit: memory. Reached:
-// kernels/README.md.
+// kernels/NOTES.md.
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/cuda/row_shapes.h"
 #include "kernels/math.h"

@@ -7,7 +7,7 @@
 // many as experts without rows. Bytes: 2 n k for each expert with a slot, 2 k a slot through L2 for
 // each 64 rows of w, 2 n a slot out. Flops: 2 n k a slot. Limit: memory with few slots an expert:
 // one row on 8 experts of n = 1536 makes 192 ctas with 24 KiB under way each. From about 200 slots
-// an expert on the limit is the tensor cores. Reached: kernels/README.md.
+// an expert on the limit is the tensor cores. Reached: kernels/NOTES.md.
 #include <string>
 
 #include "kernels/cuda/gemm_shapes.h"

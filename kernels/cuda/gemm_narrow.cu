@@ -7,7 +7,7 @@
 // 2 m k through L2 for each of the n / 64 tiles; with several segments 8 m n for each through L2.
 // Flops: 2 m n k. Limit: memory. The first weights are on their way to shared memory before the
 // kernel that makes x is done. Reached on an H100 at one row, of reading: output 100 %, gate_up 93,
-// down 88, qkv 81, o 70 (kernels/README.md).
+// down 88, qkv 81, o 70 (kernels/NOTES.md).
 //
 // Weights are the A operand, x is B, as in gemm_shapes.h; the bits are those of mma.sync where
 // wgmma has them, which is asked of a device before this kernel is chosen (wgmma_check.h).

@@ -8,7 +8,7 @@
 // are 5.9 (kQ4_0) to 7.3 (kQ4_K, kQ6_K), counted in the machine code; with more than 32 rows twice.
 // Limit: memory at 8 bits. At 4 bits the limit is instructions, by which an H100 would read kQ4_0
 // at 94 % of what its memory gives and kQ4_K at 85 [calc]. Reached there up to eight rows: gate_up
-// kQ4_0 44 to 50 %, kQ4_K 52, 8 bits 68 to 70; down 41 to 45 and 66 to 67 (kernels/README.md):
+// kQ4_0 44 to 50 %, kQ4_K 52, 8 bits 68 to 70; down 41 to 45 and 66 to 67 (kernels/NOTES.md):
 // something else binds.
 //
 // Stages are small, so there are eight: two ctas an SM then have 32 KiB and more under way.

@@ -8,7 +8,7 @@
 // 128 x 128 tiles leave SMs without work. Tiles of x are the fast index of the grid, so that the
 // ctas that run together share a few tiles of w: at 2048 rows w is read once from memory.
 // Bytes: 2 (m + n) k from memory, 2 or 4 m n out. Flops: 2 m n k. Limit: the tensor cores from
-// about 256 rows on, memory below. Reached: kernels/README.md; on an H100 2.1 to 2.7 times the time
+// about 256 rows on, memory below. Reached: kernels/NOTES.md; on an H100 2.1 to 2.7 times the time
 // of wgmma.
 #include "kernels/cuda/gemm_shapes.h"
 #include "kernels/cuda/gemm_tile.h"

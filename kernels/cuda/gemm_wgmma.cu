@@ -16,7 +16,7 @@
 // Limit of L2: the same 64, 53 or 48 bytes a cycle and SM are 12.3, 10.3 or 9.3 TB/s at 790
 // TFLOP/s. That is more than the 5.5 to 7 that are published for it, unless it merges what SMs that
 // run side by side ask for at once. Ctas that share a tile of w are neighbours for that. If it does
-// not, pairs of ctas that copy w to each other would need 7.2. Reached: kernels/README.md.
+// not, pairs of ctas that copy w to each other would need 7.2. Reached: kernels/NOTES.md.
 #include <algorithm>
 
 #include "kernels/cuda/gemm_tile.h"

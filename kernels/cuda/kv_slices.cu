@@ -7,7 +7,7 @@
 // since it hashes before it writes. Integer operations: 1.1 a byte. Limit: memory. Where ranks
 // share a slice (KvSide), kernels of their own look up each 16 bytes. That is a division a side:
 // KvGather has 888 instructions for 600 (sm_90a). Their limit is the links to the other ranks.
-// Reached: kernels/README.md.
+// Reached: kernels/NOTES.md.
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/cuda/row_shapes.h"
 #include "kernels/simt/device.h"

@@ -1,8 +1,8 @@
 // Quantised weights as they lie in a device's memory. Pure; any thread.
 //
 // A weight is s q (+ m) with the small integer or e4m3 code q of the model file
-// (kernels/README.md), rounded to bf16: what the products multiply is exactly what a matrix that
-// was dequantised to bf16 holds, so a product has the same bits whichever of the two a device
+// (kernels/ARITHMETIC.md), rounded to bf16. The products multiply exactly what a matrix that was
+// dequantised to bf16 holds, so a product has the same bits whichever of the two a device
 // keeps. (A zero may have the other sign, which no product shows.)
 //
 // A tile is 16 rows of w by 64 of K, what a warp multiplies of a stage; the tiles of 16 rows follow

@@ -3,7 +3,7 @@
 // Work: one cta a row, min(512, dim / 8 rounded up to a warp) threads. Each thread has up to four
 // groups of eight elements of x and of the residual in registers. Bytes: 8 an element (x, residual
 // in, residual out, out), the weights once from L2. Flops: 5 an element, 9 with the norm of x.
-// Limit: memory. Reached: kernels/README.md.
+// Limit: memory. Reached: kernels/NOTES.md.
 // Order: a thread adds its squares ascending by fma; a warp by the tree 16, 8, 4, 2, 1; the cta
 // its warps ascending. It depends on dim only.
 #include "kernels/cuda/kernel_table.h"

@@ -3,7 +3,7 @@
 // Work: head_dim / 8 lanes a head, each with eight elements: four from 4j on and four from
 // head_dim / 2 + 4j on, so that a lane has both halves of its pairs in either style. A cta has 128
 // threads: 16, 8 or 4 heads of one row. Bytes: 4 an element, the table once a row from L2. Flops: 6
-// an element, 10 with norms. Limit: memory (few rows: latency). Reached: kernels/README.md.
+// an element, 10 with norms. Limit: memory (few rows: latency). Reached: kernels/NOTES.md.
 // Order of a norm: a lane adds its squares ascending by fma, a head its lanes by the tree
 // head_dim / 16, ..., 2, 1. It depends on head_dim only.
 // Fp8 (kv_fp8.h): K and V rounded to bf16 as above, then to codes. The lanes of a head agree on its

@@ -4,7 +4,7 @@
 // first pass leaves in L1: what comes next after the last choice in the order (logit descending,
 // expert ascending), so nothing records who was chosen. Bytes: 4 a logit, 8 a pair. Operations: 4
 // a logit and choice, 10 shuffles a choice. Limit: latency: choices follow one another, each
-// num_experts / 32 loads from L1 and the shuffles. Reached: kernels/README.md.
+// num_experts / 32 loads from L1 and the shuffles. Reached: kernels/NOTES.md.
 #include <bit>
 #include <string>
 

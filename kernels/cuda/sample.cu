@@ -17,7 +17,7 @@
 // 1.7 GHz), not its bandwidth from L2 (5 us a pass). Calculated for 128k tokens at temperature 1:
 // greedy 6 us, temperature alone 35, top_k 35 to 55, top_p 55 where few tokens hold the weight and
 // 75 where thousands do; up to 13 more at another temperature. More than 4096 tokens in a bin take
-// two more passes each time. Reached on an H100 (kernels/README.md): greedy 10 us; top_p 0.95 of a
+// two more passes each time. Reached on an H100 (kernels/NOTES.md): greedy 10 us; top_p 0.95 of a
 // row that is uniform over 16 nats 116, of which 75 were calculated. (Bins of the bits of l and
 // 64-bit additions in shared memory took 2069 [not kept].)
 #include <array>

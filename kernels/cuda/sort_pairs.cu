@@ -5,7 +5,7 @@
 // does, so no cta waits for another. The cta that arrives last cuts all experts into tiles. Bytes:
 // 8 a pair and expert through L2, 12 a pair and a tile out. Operations: 4 a pair and expert. Limit:
 // latency; 16384 pairs of 128 experts read 16 MiB from L2. Instead of one cta that counts all
-// experts: the same operations on one SM, 50000 cycles there. Reached: kernels/README.md.
+// experts: the same operations on one SM, 50000 cycles there. Reached: kernels/NOTES.md.
 #include <string>
 
 #include "kernels/cuda/kernel_table.h"

@@ -5,7 +5,7 @@
 // bytes leave it. EmbedPacked gives a cta a row, and four threads the sixteen of each tile that
 // belong to it. Bytes: 0.56 to 1.13 in and 2 out a weight; a row is read with the 15 beside it.
 // Flops: 2 a weight. Limit: memory (an 8B model at 4.5 bits: 18 GB, 4.2 ms on H200, for all its
-// layers). Reached: Unpack kernels/README.md; EmbedPacked not timed.
+// layers). Reached: Unpack kernels/NOTES.md; EmbedPacked not timed.
 #include "kernels/cuda/packed_tile.h"
 
 namespace baton::kernels::cuda {

@@ -1,4 +1,4 @@
-// The scalar reference (fma form): the plainest code that follows README.md's numbered order of
+// The scalar reference (fma form): the plainest code that follows ARITHMETIC.md's numbered order of
 // operations, on one thread. The oracle of tests; slow.
 #include <bit>
 #include <cmath>

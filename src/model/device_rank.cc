@@ -45,7 +45,7 @@ uint32_t TileRows(const ModelConfig& config, uint32_t num_pairs) {
   return is_few ? cuda::kExpertFewRows : cuda::kExpertManyRows;
 }
 
-// Rows up to which packed weights are read again for each 64. On an H100 (kernels/README.md, q4_0)
+// Rows up to which packed weights are read again for each 64. On an H100 (kernels/NOTES.md, q4_0)
 // 128 rows take 2 x 97 us packed (gate_up) and 2 x 56 (down) [calc]; unpacked 107 + 91 and 54 + 68
 // (the products as in benchmarks/results/gpu_check_tools.json, wgmma128). A wrong number costs
 // time, never bits.

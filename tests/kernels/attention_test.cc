@@ -286,8 +286,8 @@ TEST_P(AttentionTest, IsWithinTheStatedBoundOfExactArithmetic) {
   for (const Dims& dims :
        {kDims[0], kDims[4], kDims[7], kDims[11], kDims[12], kDims[13], kDims[16]}) {
     Sequence s(dims, 270, 4);
-    // README.md: a score of size |s| is off by (dim / 2 + 2) u |s|_1, which e turns into a relative
-    // error of a weight; |s|_1 stays below 250 on this data.
+    // kernels/ARITHMETIC.md: a score of size |s| is off by (dim / 2 + 2) u |s|_1, which e turns
+    // into a relative error of a weight; |s|_1 stays below 250 on this data.
     const double bound = 0x1p-24 * ((dims.head_dim / 2.0 + 2) * 250 + 300);
     EXPECT_LT(WorstRelativeError(s, s.Run(ops(), one_, {270})), bound) << Describe(dims);
   }
