@@ -1,5 +1,5 @@
 // Long-lived threads. Every such thread of the process is started here under a name that is listed
-// in the table of src/README.md. So `top -H` and a core dump say which thread is which.
+// in the table of src/THREADS.md. So `top -H` and a core dump say which thread is which.
 #ifndef BATON_BASE_THREAD_H_
 #define BATON_BASE_THREAD_H_
 

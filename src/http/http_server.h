@@ -45,7 +45,7 @@ struct HttpServerOptions {
   std::string host = "127.0.0.1";  // an address or a name; "::" and "0.0.0.0" = all
   uint16_t port = 0;               // 0 = any free port
   int num_threads = 1;
-  std::string thread_name = "http";  // listed in src/README.md
+  std::string thread_name = "http";  // listed in src/THREADS.md
 
   // One more takes the place of the one of its thread's that has kept the server waiting beyond its
   // patience for longest; where there is none it gets 503 and a close. See also

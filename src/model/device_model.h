@@ -1,6 +1,6 @@
 // DeviceModel: a model that an accelerator computes with the kernels of kernels/cuda. Weights and
 // activations are in bf16, KV in bf16 or fp8, sums in fp32. The forward pass is that of Model
-// (README.md). Whether the device keeps weights packed or in bf16 changes no bit.
+// (ARCHITECTURES.md). Whether the device keeps weights packed or in bf16 changes no bit.
 //
 // With several ranks (tensor parallelism) each rank computes a part of the model, on a device of
 // its own or all on one. The ranks exchange their parts (kernels/cuda/exchange_params.h): twice a

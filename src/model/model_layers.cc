@@ -1,5 +1,5 @@
 // The pieces that the layers of all architectures are made of; which of them a model runs is in
-// ArchitectureTraits. README.md draws the order.
+// ArchitectureTraits. ARCHITECTURES.md draws the order.
 #include <algorithm>
 #include <cstring>
 #include <span>

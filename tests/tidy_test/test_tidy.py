@@ -15,7 +15,7 @@ import tidy
 from tree import Tree
 
 GUARD = "#ifndef BATON_X_H_\n#define BATON_X_H_\n{}\n#endif  // BATON_X_H_\n"
-THREADS = "# src\n\n## Threads\n\n| name | process |\n|---|---|\n| `engine` | decode |\n"
+THREADS = "# Threads\n\n## Threads\n\n| name | process |\n|---|---|\n| `engine` | decode |\n"
 
 
 def findings(rule, files):
@@ -313,7 +313,7 @@ class TextTest(unittest.TestCase):
 
     def test_threads(self):
         def threads(text, path="src/a.cc"):
-            return names(text_rules.check_threads, {"src/README.md": THREADS, path: text})
+            return names(text_rules.check_threads, {"src/THREADS.md": THREADS, path: text})
 
         self.assertEqual(threads('Thread t("engine", [] {});'), [])
         self.assertEqual(
@@ -505,7 +505,7 @@ class AllowListTest(unittest.TestCase):
             return [f.key for f in tidy.run(folder, allow_text)[1]]
 
     def test_an_exception_needs_a_reason_and_a_use(self):
-        files = {"tests/a_test.cc": "x" * 101 + "\n", "src/README.md": "# src\n"}
+        files = {"tests/a_test.cc": "x" * 101 + "\n", "src/THREADS.md": "# Threads\n"}
         self.assertEqual(self.run_on(files, ""), ["columns tests/a_test.cc"])
         self.assertEqual(
             self.run_on(files, "columns tests/a_test.cc -- a table of long rows\n"), []

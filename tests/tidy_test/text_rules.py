@@ -105,7 +105,7 @@ def check_mutexes(tree):
 
 
 def thread_table(text):
-    """Thread names of the table in src/README.md."""
+    """Thread names of the table in src/THREADS.md."""
     section = text.split("## Threads", 1)[-1].split("\n## ", 1)[0]
     return re.findall(r"^\|\s*`([^`]+)`", section, re.M)
 
@@ -116,12 +116,12 @@ def _code_only(text):
 
 
 def check_threads(tree):
-    if "src/README.md" not in tree.paths:
+    if "src/THREADS.md" not in tree.paths:
         yield Finding(
-            "thread", "src/README.md", "", 0, "src/README.md with the thread table is missing"
+            "thread", "src/THREADS.md", "", 0, "src/THREADS.md with the thread table is missing"
         )
         return
-    table = thread_table(tree.text("src/README.md"))
+    table = thread_table(tree.text("src/THREADS.md"))
     used = set()
     for path in tree.cpp():
         if is_test(path) or path.startswith("benchmarks/"):
@@ -141,7 +141,7 @@ def check_threads(tree):
                         path,
                         name,
                         line,
-                        f'thread "{name}" is not in the table of src/README.md',
+                        f'thread "{name}" is not in the table of src/THREADS.md',
                     )
         if not path.startswith("src/base/thread."):
             for match in RAW_THREAD.finditer(blank_comments_and_strings(tree.text(path))):
@@ -159,7 +159,7 @@ def check_threads(tree):
         if name not in used:
             yield Finding(
                 "thread",
-                "src/README.md",
+                "src/THREADS.md",
                 name,
                 0,
                 f'the table lists thread "{name}", which no source starts',
