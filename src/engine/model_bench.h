@@ -31,7 +31,7 @@ struct ModelBenchCase {
   std::string Name() const;
 };
 
-// The cases of the README's table.
+// The cases that `baton bench model` runs (benchmarks/README.md).
 std::vector<ModelBenchCase> DefaultModelBenchCases();
 
 // The settings of a measurement.
