@@ -3,7 +3,7 @@
 # committed corpus; closes with a table and exits 1 on a finding. The inputs that a search learned
 # are kept in build/fuzz/corpus, found inputs in build/fuzz/findings. A search of all targets
 # without a finding writes benchmarks/results/fuzz.json; scripts/readme_tables.py then rewrites the
-# table of tests/fuzz/README.md. Usage: scripts/fuzz.sh [seconds per target, 60] [target ...]
+# table of tests/fuzz/NOTES.md. Usage: scripts/fuzz.sh [seconds per target, 60] [target ...]
 #   a finding again:       build/fuzz/tests/fuzz/fuzz_TARGET build/fuzz/findings/TARGET/crash-...
 #   a smaller one:         the same with -minimize_crash=1 -runs=100000
 #   mended: copy the input to tests/fuzz/corpus/TARGET under a name that says what it was.

@@ -29,10 +29,10 @@ PAGES = (
     "deploy/NOTES.md",
     "deploy/operations.md",
     "kernels/NOTES.md",
-    "tests/fuzz/README.md",
+    "tests/fuzz/NOTES.md",
     "src/cli/NOTES.md",
-    "tests/README.md",
-    "tests/clients/README.md",
+    "tests/NOTES.md",
+    "tests/clients/RESULTS.md",
 )
 
 

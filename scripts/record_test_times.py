@@ -3,7 +3,7 @@
 
   scripts/record_test_times.py [REPORT]     default: build/release/test_times.xml of scripts/test.sh
 
-scripts/readme_tables.py makes the table of the slowest in tests/README.md from it.
+scripts/readme_tables.py makes the table of the slowest in tests/NOTES.md from it.
 """
 
 import json

@@ -158,7 +158,7 @@ talk_mcp() {
 
 # The examples, and the libraries that people talk to a server with, each of a pinned version:
 # undisturbed, and again while workers are killed. Some want version 2 of the package openai and
-# have a folder of their own. Node.js is a package too. tests/clients/README.md has the results.
+# have a folder of their own. Node.js is a package too. tests/clients/RESULTS.md has the results.
 drive_clients() {
   local venv=build/clients-venv venv2=build/clients-venv2 tools="$PWD/build/clients-tools" node=""
   scripts/build.sh release baton && build/baton pull smollm2:135m >/dev/null || return 1

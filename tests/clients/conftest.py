@@ -3,7 +3,7 @@
 Environment: BATON_BIN and BATON_E2E_MODEL as tests/e2e has them; BATON_CLIENTS_NODE, a folder with
 the node_modules of examples/node/package.json and node_packages.txt; BATON_CLIENTS_RESULTS, a JSON
 file to which the result of each test is added (scripts/readme_tables.py makes the table of
-README.md from it); BATON_CLIENTS_ANSWERS, a JSON file with the answers of earlier runs, which the
+RESULTS.md from it); BATON_CLIENTS_ANSWERS, a JSON file with the answers of earlier runs, which the
 answers of this one must equal, and to which new ones are added; BATON_CLIENTS_KILLS, a seed or
 "random": workers of a larger cluster are killed amid the answers.
 """
