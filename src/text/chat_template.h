@@ -1,6 +1,6 @@
 // A model's chat template: messages to the prompt text. Immutable after Create: Render may run on
 // several threads at once, and is meant for request threads (it takes tens of microseconds; each
-// call runs on a short-lived thread of its own, see README.md).
+// call runs on a short-lived thread of its own, see TEMPLATES.md).
 #ifndef BATON_TEXT_CHAT_TEMPLATE_H_
 #define BATON_TEXT_CHAT_TEMPLATE_H_
 
