@@ -1,6 +1,6 @@
 // IpcTransport: KV between the memories of devices of one host. The decode worker has mapped the
 // prefill worker's whole pool, which the prefill worker handed over once. It pulls slices straight
-// from the prefill worker's blocks into its own. Words go over a unix socket. README.md, "CUDA
+// from the prefill worker's blocks into its own. Words go over a unix socket. NOTES.md, "CUDA
 // IPC", has the way of a slice. Its thread is "kv-ipc".
 //
 // Invariants (beside SliceTransport's)

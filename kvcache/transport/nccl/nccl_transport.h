@@ -1,6 +1,6 @@
 // NcclTransport: KV between the memories of two devices by NCCL. There is one communicator of two
 // ranks for each pair and direction. It is built when the first slice is offered, never waited for,
-// and aborted when anything takes too long. README.md, "NCCL", has the way of a batch. Its thread,
+// and aborted when anything takes too long. NOTES.md, "NCCL", has the way of a batch. Its thread,
 // "kv-nccl", owns communicators and staging too; it hands them to another to be ended (CommEnder).
 //
 // Invariants (beside SliceTransport's)
