@@ -7,7 +7,7 @@
 // Threads divide rows, heads, splits and outputs, never a summation chain, so that no bit depends
 // on the number of threads.
 //
-// Invariants (asserted by tests/kernels; the order of every fp32 operation is written in ARITHMETIC.md)
+// Invariants (asserted by tests/kernels; ARITHMETIC.md has the order of every fp32 operation)
 //  1. Batch invariance: the bits of an output row depend on that row's inputs and the weights only.
 //     They do not depend on the other rows, the chunking of the prompt, the block ids or the thread
 //     count.

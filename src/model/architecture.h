@@ -1,7 +1,7 @@
 // ArchitectureTraits: how the forward pass of one architecture differs from that of another. This
 // is THE list of architectures. To add one, add a row here, and a piece in model_layers.cc only
-// where no other architecture has it yet (ARCHITECTURES.md, "Adding an architecture"). Constant data; any
-// thread.
+// where no other architecture has it yet (ARCHITECTURES.md, "Adding an architecture"). Constant
+// data; any thread.
 #ifndef BATON_MODEL_ARCHITECTURE_H_
 #define BATON_MODEL_ARCHITECTURE_H_
 

@@ -89,7 +89,8 @@ class MatMulTest : public ::testing::TestWithParam<Body> {
   const Ops& ops() const { return *GetParam().ops; }
 };
 
-// Roundings that a term of one output passes: ARITHMETIC.md's count per block, or one per element.
+// Roundings that a term of one output passes: the count per block of kernels/ARITHMETIC.md, or one
+// per element.
 double Steps(const Case& c) {
   if (!c.weights.uses_a16()) return c.k;
   // Two additions a block, or four; the portable body rounds one product more.
@@ -150,7 +151,8 @@ TEST_P(MatMulTest, AgreesWithTheReferenceBitForBitOrWithinItsBound) {
   }
 }
 
-// One output in exact arithmetic on the original activations, and ARITHMETIC.md's bound on the error.
+// One output in exact arithmetic on the original activations, and the bound on the error of
+// kernels/ARITHMETIC.md.
 struct ExactOutput {
   double value = 0;
   double bound = 0;
