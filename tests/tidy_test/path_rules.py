@@ -184,7 +184,7 @@ def check_paths(tree):
                 yield Finding("path", path, token, line, message)
 
 
-MAX_PAGE_LINES = 130  # two printed pages: what a README may have; notes beside it may have more
+MAX_PAGE_LINES = 110  # two printed pages: what a README may have; notes beside it may have more
 MAX_ROOT_LINES = 150
 
 
