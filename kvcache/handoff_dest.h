@@ -1,11 +1,11 @@
-// HandoffDest: the decode worker's (D's) side of one hand-off, from the reserved blocks to the
-// sequences that own them. P is the prefill worker. Pure and copyable: time is an argument, effects
-// are actions. Engine thread.
+// HandoffDest: the decode worker's side of one hand-off, from the reserved blocks to the sequences
+// that own them. Pure and copyable: time is an argument, effects are actions. Engine thread.
 //
 // States (kvcache/HANDOFF.md, "Decode worker: destination blocks"):
 //   reserved   blocks are reserved, the receive is open, the grant is on its way
 //   receiving  slices arrive
-//   verified   every slice arrived with its checksum and P's chain equals ours; the receive closes
+//   verified   every slice arrived with its checksum, and the prefill worker's chain equals ours;
+//              the receive closes
 //   bound      the sequences own the blocks; stays one lease to answer repeated messages
 //   draining   given up; the transport may still write the blocks
 //   released   nothing is held; the object may be erased
@@ -80,11 +80,12 @@ class HandoffDest {
   // Dispatches a message by its kind; those that only the prefill worker receives are counted and
   // ignored.
   void OnMessage(const HandoffMessage& message, int64_t now_us, HandoffActions* actions);
-  // The transport verified `num_slices` slices so far; `complete` = all of them.
+  // The transport verified `num_slices` slices so far, of num_blocks() times num_layers.
+  // `complete`: all of them.
   void OnReceiveProgress(uint32_t num_slices, bool complete, int64_t now_us,
                          HandoffActions* actions);
-  // Slices arrived that the prefill worker had queued before ours, the last at `last_us`: silence
-  // counts from then. The caller decides which slices those are and for how long it calls this.
+  // Slices arrived that the prefill worker had queued before ours, the last at `last_us`. Silence
+  // counts from then. The caller decides which slices these are, and for how long it calls this.
   void OnQueueProgress(int64_t last_us);
   // A slice arrived damaged, stale, or is known to be missing.
   void OnBadSlice(SliceId slice, std::string_view reason, int64_t now_us, HandoffActions* actions);

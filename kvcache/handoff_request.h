@@ -1,15 +1,14 @@
-// HandoffRequest: the router's side: one request from its receipt to its one terminal event, over
-// however many placements it takes. P is the prefill worker, D the decode worker. Pure and
-// copyable. The router's thread.
+// HandoffRequest: the router's side of hand-offs. It follows one request from its receipt to its
+// one terminal event, over all its placements. Pure and copyable. The router's thread.
 //
 // States (kvcache/HANDOFF.md, "Router states"):
 //   received      not validated yet
 //   queued        waits for a placement, in order of arrival
 //   placing       a placement's workers were told; nothing is heard of them yet
-//   reserved      D holds blocks           }
+//   reserved      blocks are reserved      }
 //   prefilling    the prompt is computed   } overlap: the furthest shows
 //   transferring  KV crosses               }
-//   decoding      all KV of the prompt is at D; P is not needed any more
+//   decoding      all KV of the prompt is at the decode worker; the prefill worker is not needed
 //   recover       the placement is lost; waits for the next one before all that are queued
 //   done, failed, cancelled   the client was told
 // The table in handoff_request.cc (printed by RequestTableText) is the whole behaviour; an event
@@ -148,10 +147,11 @@ class HandoffRequest {
   RecoverDecision OnRefused(uint32_t attempt, bool by_decode);
   // `num_known_tokens`: of all choices, so far.
   RecoverDecision OnFault(uint32_t attempt, PlacementFault fault, uint32_t num_known_tokens);
-  // Ends, whichever comes first: the last token of every choice is known; an error that no
-  // placement mends (invalid, too large, deadline); the client left or cancelled.
+  // The ends, of which the first counts. The last token of every choice is known:
   RequestOrders OnDone();
+  // An error that no placement mends (invalid, too large, deadline).
   RequestOrders OnFailed();
+  // The client left or cancelled.
   RequestOrders OnCancelled();
 
   HandoffRequestState state() const { return state_; }

@@ -1,13 +1,13 @@
-// HandoffSource: the prefill worker's (P's) side of the hand-off of one prompt, from its start to
-// the release of its blocks. D is the decode worker. Pure and copyable: time is an argument,
-// effects are actions. Engine thread.
+// HandoffSource: the prefill worker's side of the hand-off of one prompt, from its start to the
+// release of its blocks. Pure and copyable: time is an argument, effects are actions. Engine
+// thread.
 //
 // States (kvcache/HANDOFF.md, "Prefill worker: source blocks"):
 //   computing  the prompt waits or is computed; no grant of this attempt yet
 //   sealed     the prompt is complete; no grant of this attempt yet
 //   exporting  granted while computing: each slice crosses as soon as it is sealed
 //   exported   all slices and the Seal are sent; waits for Applied
-//   stranded   D is lost; the blocks wait for a Retarget, and computing goes on
+//   stranded   the decode worker is lost; the blocks wait for a Retarget, and computing goes on
 //   draining   the request let go of the blocks; the transport may still read them
 //   free       nothing is held; the object may be erased
 // The table in handoff_source.cc (printed by SourceTableText) is the whole behaviour; an event that
@@ -23,7 +23,7 @@
 //  2. ReleaseBlocks, and exactly one of CompleteRequest, FailRequest or an own cancel, happen once.
 //  3. Each send pins a block once and unpins it exactly once, after the transport confirmed
 //     SendClosed of that send.
-//  4. In state free no reference is held; every state but free has a deadline or an owner that will
+//  4. In state free no reference is held. Every other state has a deadline or an owner that will
 //     end it (computing: the router's request lease; draining: the transport's bounded answer).
 //  5. After Retarget nothing of an older attempt has an effect but its SendClosed; nothing counts
 //     as exported or refused for the new decode worker.
@@ -73,8 +73,8 @@ struct SourceSpec {
 // See the file comment.
 class HandoffSource {
  public:
-  // Sends that close at one time; beyond, nothing is retargeted. The transport confirms a close
-  // within 50 ms, so a router would have to move a request that often in this time.
+  // Sends that close at one time. With so many nothing is retargeted. The transport confirms a
+  // close within 50 ms, so a router would have to move a request that often in this time.
   static constexpr size_t kMaxClosingSends = 8;
 
   // State computing; nothing is sent before the decode worker's grant.

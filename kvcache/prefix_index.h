@@ -17,10 +17,11 @@
 // Among equal values the block that was used longest ago is given up first. With equal costs this
 // is least recently used.
 //
-// Where each sequence has a fixed state (KvLayout::state_blocks) a prefix can be gone on from only
-// where the state behind it is here too: in a checkpoint, so many blocks of their own. A checkpoint
-// belongs to the last block of its prefix, as a child does: it is given up before that block, and
-// at the latest with it. Its blocks are given up together. The value of each is
+// Where each sequence has a fixed state (KvLayout::state_blocks) a prompt can go on from a prefix
+// only if the state after that prefix is here too. A checkpoint keeps that state in `state_blocks`
+// blocks of its own. It belongs to the last block of its prefix, as a child does: it is given up
+// before that block, and at the latest with it. Its blocks are given up together. The value of each
+// is
 //
 //   cost = the costs of all blocks of the prefix / blocks of the checkpoint
 //
@@ -95,11 +96,11 @@ class PrefixIndex final : public CacheKeeper {
 
   // Blocks at the front of the prompt that are here, `max_blocks` at most. Changes nothing.
   uint32_t Match(const PrefixQuery& query, uint32_t max_blocks) const;
-  // The most of them that a sequence can go on behind: those of Match, or where sequences have a
-  // state the most of those that have a checkpoint.
+  // The most blocks after which a sequence can go on: those of Match or, where sequences have a
+  // state, the longest part of them that ends at a checkpoint. Changes nothing.
   uint32_t MatchWhole(const PrefixQuery& query, uint32_t max_blocks) const;
-  // Appends their handles to `out`, each with one request reference for `owner` in `phase`
-  // (BlockPool::AcquireCached). The number of blocks.
+  // Appends the handles of the blocks that Match counts to `out`, each with one request reference
+  // for `owner` in `phase` (BlockPool::AcquireCached). Returns the number of blocks.
   uint32_t Acquire(const PrefixQuery& query, uint32_t max_blocks, BlockState phase,
                    const RequestUid& owner, std::vector<BlockHandle>* out);
   // Counts a query of a prompt that was admitted.
@@ -107,22 +108,22 @@ class PrefixIndex final : public CacheKeeper {
   // Keeps a block that its caller holds. False when the prefix is here already, in another block,
   // or the block is kept under another name.
   bool Insert(const PrefixEntry& entry);
-  // The caller's block is here no more, if it was, nor is the state behind it.
+  // Takes the caller's block out of the index, if it is in it, and the checkpoint after it.
   void Drop(BlockHandle block);
 
-  // Whether the state behind the prompt's first `num_blocks` (>= 1) blocks is here.
+  // Whether the state after the prompt's first `num_blocks` (>= 1) blocks is here.
   bool HasState(const PrefixQuery& query, uint32_t num_blocks) const;
   // Appends the blocks of that state, which is here, as Acquire does.
   void AcquireState(const PrefixQuery& query, uint32_t num_blocks, BlockState phase,
                     const RequestUid& owner, std::vector<BlockHandle>* out);
-  // That state is here no more. Its blocks stay with those who hold them.
+  // Takes that state out of the index. Its blocks stay with their other holders.
   void ForgetState(const PrefixQuery& query, uint32_t num_blocks);
   // Appends blocks for one more checkpoint, in the phase computing. `num_pending` others have their
   // blocks and are not inserted yet: they count as if they were here. False, and nothing appended,
   // when the limits or the pool leave none; that is counted.
   bool AllocateState(const RequestUid& owner, size_t num_pending, std::vector<BlockHandle>* out);
-  // Keeps the state behind the prompt's first `num_blocks` blocks, whose KV is here or it is not
-  // kept. The caller holds `blocks`. False when it is not kept, or is here already.
+  // Keeps the state after the prompt's first `num_blocks` blocks, in `blocks` [state_blocks], which
+  // the caller holds. False: the KV of those blocks is not here, or the state is here already.
   bool InsertState(const PrefixQuery& query, uint32_t num_blocks,
                    std::span<const BlockHandle> blocks);
   // Blocks of all checkpoints.
@@ -171,11 +172,11 @@ class PrefixIndex final : public CacheKeeper {
   void SetStateKey(uint32_t checkpoint);
   // Lets go of a checkpoint. `evicted` is the block of it that the pool has taken already.
   void DropCheckpoint(uint32_t checkpoint, BlockHandle evicted = {});
-  // Tells the listener of the state behind an indexed block.
+  // Tells the listener of the state after an indexed block.
   void TellState(uint32_t block, bool added);
   Status AuditCheckpoints() const;
-  // Drops checkpoints of least value until the limits have room for one more beside those that are
-  // pending; false: they never do.
+  // Drops checkpoints of least value until the limits have room for one more beside the pending
+  // ones. False: there is never room.
   bool MakeRoomForState(size_t num_pending);
 
   BlockPool* const pool_;

@@ -6,10 +6,10 @@
 
 namespace baton::kv {
 
-// The name of the fixed state behind the block of this link.
+// The name of the fixed state after the block of this link.
 constexpr ChainLink StateLink(const ChainLink& link) { return {~link.hi, ~link.lo}; }
 
-// A full block entered a prefix index or left it, or the state behind it did.
+// A full block entered a prefix index or left it, or the state after that block did.
 struct PrefixChange {
   ChainLink link;  // of the block, or its StateLink
   bool added = true;

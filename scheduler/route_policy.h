@@ -2,9 +2,9 @@
 // their loads. Pure: the tie-break is a random number given by the caller. Any thread.
 //
 // The prefill worker is chosen among ready workers that are compatible with the decode worker and
-// connected to it. The predicted end of the prompt decides. It is the work that waits there, plus
-// the longer of two times: to compute what the prefill worker's prefix cache lacks of the prompt,
-// and to send what the decode worker's cache lacks over the link.
+// connected to it. The predicted end of the prompt decides: the work that waits there, plus the
+// longer of two times. One is to compute what the prefill worker's prefix cache lacks of the
+// prompt. The other is to send what the decode worker's cache lacks over the link.
 //
 // The decode worker is chosen among ready workers. Workers with the numerics of a stream's output
 // come before all others, whether they have room or not. Then free KV after this request decides,
@@ -14,9 +14,9 @@
 // and a short one pulls hardly any. KV that a pair's decode worker holds need not cross. Where
 // sequences have states it may hold more than it can go on from by itself.
 //
-// The decode worker computes the prompt itself when few of its tokens are to be computed there,
-// when no prefill worker can serve it, or, where both paths are compared, when that is predicted to
-// cost clients less (path_choice.h). The answer says why.
+// The decode worker computes the prompt itself when few of its tokens are to be computed there, or
+// when no prefill worker can serve it. Where both paths are compared, it also does so when that is
+// predicted to cost clients less (path_choice.h). The answer says why.
 #ifndef BATON_SCHEDULER_ROUTE_POLICY_H_
 #define BATON_SCHEDULER_ROUTE_POLICY_H_
 
@@ -55,6 +55,8 @@ enum class Pairing : uint8_t {
   kOtherTokenizer = 5,
   kOtherNumerics = 6,  // and at least one side insists on exact answers
 };
+// The first difference in the order of the values from kOtherWire on. Where numerics alone differ:
+// kInexact when both sides allow it, else kOtherNumerics.
 Pairing PairingOf(const WorkerFingerprint& prefill, const WorkerFingerprint& decode);
 inline bool IsPaired(Pairing pairing) {
   return pairing == Pairing::kExact || pairing == Pairing::kInexact;
@@ -64,7 +66,7 @@ inline bool IsPaired(Pairing pairing) {
 struct PrefillLoad {
   bool ready = false;  // connected and not draining
   WorkerFingerprint fingerprint;
-  double backlog_s = 0;          // predicted time to compute what it has accepted
+  double backlog_s = 0;          // predicted seconds to compute what it has accepted
   uint32_t num_waiting = 0;      // requests, the one in work included
   uint32_t num_free_blocks = 0;  // free and cached
   uint32_t num_blocks = 0;
@@ -77,12 +79,12 @@ struct PrefillLoad {
   uint32_t max_context = UINT32_MAX;  // tokens of a sequence
 };
 
-// One decode worker as last reported.
+// One decode worker as last reported. Members without a comment are as in PrefillLoad.
 struct DecodeLoad {
   bool ready = false;
   WorkerFingerprint fingerprint;
-  double backlog_s = 0;  // prompts that it computes itself
-  uint32_t num_running = 0;
+  double backlog_s = 0;      // predicted seconds for the prompts that it computes itself
+  uint32_t num_running = 0;  // sequences, those that were sent and have not begun included
   uint32_t num_waiting = 0;
   uint32_t num_free_blocks = 0;
   uint32_t num_blocks = 0;
@@ -92,7 +94,7 @@ struct DecodeLoad {
   uint32_t cached_tokens = 0;  // of this prompt's beginning, that it can go on from
   uint32_t held_tokens = 0;    // whose KV need not cross to it; no less than cached_tokens counts
   uint32_t shared_blocks = 0;  // of cached_tokens, in use by other requests
-  uint32_t held_shared_blocks = 0;    // the same of held_tokens: what a pair need not take
+  uint32_t held_shared_blocks = 0;    // of held_tokens, in use by others: a pair need not take them
   uint32_t num_slots = UINT32_MAX;    // more sequences that may be sent there
   uint32_t max_context = UINT32_MAX;  // tokens of a sequence, which ends there
   // More streams that may begin there: beyond, they add no throughput (batch_limit.h). A request of
@@ -103,20 +105,20 @@ struct DecodeLoad {
   double step_s = 0;         // of a step with their rows alone; 0 = not measured
 };
 
-// A decode worker that holds a whole prompt may be so much more loaded than the least loaded one; a
-// share of it, as it saves a share of the prompt or of the time until its KV is there. The limits
-// are in sixteenths of its pool, and in sequences (a fixed part and a part of the other's). With
-// equal pools one decode worker then never runs more than 2 + 1.5 times the sequences of another.
-inline constexpr double kMaxExtraPressure = 2;
-inline constexpr uint32_t kMaxExtraSequences = 2;
-inline constexpr uint32_t kMaxExtraSequencesShare = 2;  // 1 / 2
+// The most by which a decode worker that holds a whole prompt may be more loaded than the least
+// loaded one. A worker that saves a share of the prompt, or of the time until its KV is there, may
+// have that share of these limits. With equal pools one decode worker then never runs more than 2 +
+// 1.5 times the sequences of another.
+inline constexpr double kMaxExtraPressure = 2;          // sixteenths of its pool
+inline constexpr uint32_t kMaxExtraSequences = 2;       // sequences, a fixed part
+inline constexpr uint32_t kMaxExtraSequencesShare = 2;  // and 1 / 2 of those of the other
 
 // A data connection that is up, by places in the snapshot; pairs without one are not used.
 struct LinkUp {
   uint32_t prefill_idx = 0;
   uint32_t decode_idx = 0;
   double seconds_per_token = 0;  // that KV takes to cross; 0 = not measured, or never the limit
-  double queued_s = 0;           // that KV of hand-offs under way takes to cross; 0 = likewise
+  double queued_s = 0;           // that KV of hand-offs under way takes; 0 as seconds_per_token
   bool rests = false;            // hand-offs over it failed or were slow: it is not used now
 };
 
@@ -182,7 +184,7 @@ struct Route {
   bool has_room = true;      // false: a worker lacks a slot, free blocks or time in the snapshot
   bool prefill_has_room = true;  // with kDisagg; false: the prefill worker is one that lacks it
   bool for_prefix = false;       // a less loaded decode worker holds less of the prompt
-  double predicted_s = 0;        // until the decode worker has the prompt's KV
+  double predicted_s = 0;        // seconds until the decode worker has the prompt's KV
 };
 
 // O(decode x (prefill + links)); allocates nothing.

@@ -9,10 +9,10 @@
 // or none. A decode row gets a block when its next token needs one. When no block is free, the
 // youngest sequence loses its blocks. It is computed again later, and its output is replayed.
 //
-// Where sequences have a fixed state a step may leave checkpoints of it in the prefix index: at the
-// last block border before a prompt's last token, at each multiple of checkpoint_tokens, and at the
-// first border after a prompt that came by a hand-off. They take blocks that no item of the step
-// wanted.
+// Where sequences have a fixed state a step may leave checkpoints of it in the prefix index. They
+// are made at the last block border before a prompt's last token, at each multiple of
+// checkpoint_tokens, and at the first border after a prompt that came by a hand-off. They take
+// blocks that no item of the step wanted.
 //
 // Invariants
 //  1. Every sequence that AddWaiting or AddBound accepted leaves by a finished ItemResult, Fork,
@@ -72,9 +72,9 @@ class Scheduler {
   // blocks are the caller's already.
   Status CanReserve(const SequenceSpec& spec, uint32_t num_held = 0) const;
   // Starts the choices of a prompt that was computed elsewhere. `spec.tokens` are the tokens whose
-  // KV lies in `blocks` (the first BlocksFor of them, then the state's; the rest are spare, in all
-  // BlocksToReserve); one request reference of each is taken over. Appends the block copies that
-  // the engine must make before the next step. Never fails: the room was reserved.
+  // KV lies in `blocks` [BlocksToReserve]: first the blocks of the tokens, then those of the state,
+  // then spare ones. One request reference of each is taken over. Appends the block copies that the
+  // engine must make before the next step. Never fails: the room was reserved.
   void AddBound(const SequenceSpec& spec, std::span<const kv::BlockHandle> blocks,
                 std::span<const ChoiceStart> starts, std::vector<kv::BlockCopy>* copies,
                 int64_t now_us);
@@ -107,8 +107,8 @@ class Scheduler {
   // rows go on at their next position, each fed with the token that the planned step gives it
   // (BatchItem::fed_by). Rows that will be at their limit do not go on. Null where the step may
   // have to be another one: a prompt waits or is being computed, a sequence is not in the planned
-  // step, or a row needs a block that is not free. Finish then makes it the planned step; a
-  // sequence that finished by then stays until it, and its result there is ignored.
+  // step, or a row needs a block that is not free. Finish then makes this step the planned one. A
+  // sequence that finished by then stays until its end, and its result there is ignored.
   const BatchPlan* PlanAhead();
   // Takes the results of the step, parallel to the plan's items. `elapsed_us` = measured time of
   // the step, 0 = do not learn from it. Finished sequences are gone afterwards.
@@ -179,7 +179,7 @@ class Scheduler {
   // Blocks of its tokens that the index may give.
   uint32_t MaxHits(const Sequence& sequence) const;
   // Takes the blocks of its tokens' beginning that the index has; all but the last token at most.
-  // The blocks of the state behind them are held in `state_hits_`.
+  // `state_hits_` holds the blocks of the state after them.
   void TakeHits(Sequence* sequence);
   // Gives the sequence its state blocks, and the state of its hits.
   void TakeState(Sequence* sequence, bool copies);
@@ -224,7 +224,7 @@ class Scheduler {
   bool blocked_ = false;  // the first waiting prompt found no blocks in the last plan
   bool in_step_ = false;
   std::vector<kv::BlockHandle> hits_;        // of the prompt being admitted
-  std::vector<kv::BlockHandle> state_hits_;  // the state behind them
+  std::vector<kv::BlockHandle> state_hits_;  // the state after them
   BatchPlan plan_;
   BatchPlan ahead_;  // the step after plan_; empty when that is not decided
   StepCost cost_;

@@ -3,9 +3,9 @@
 // only.
 //
 // Invariants
-//  1. No call blocks, and each moves a bounded number of bytes (kTurnBytes; with TLS, as they come
-//     from the socket), so that many connections share one thread fairly. has_work() tells that a
-//     turn ended early.
+//  1. No call blocks, and each moves a bounded number of bytes: kTurnBytes, with TLS counted as
+//     they come from the socket. So many connections share one thread fairly. has_work() tells that
+//     a turn ended early.
 //  2. A slice's bytes go to a block only between ReceiveTable::Admit and Finish; AbandonReceive
 //     takes the block out of the stream at once.
 //  3. Nothing is delivered before the introduction is complete, and nothing after Close.
@@ -35,13 +35,15 @@ namespace baton::kv {
 
 class Connection;
 
-// Told of what a connection brings. The endpoint.
+// Receives the events of a connection, on the endpoint's thread; the endpoint is one.
 class ConnectionOwner {
  public:
   virtual ~ConnectionOwner() = default;
   // Whether an accepted connection whose peer is proven may become ready.
   virtual bool HasRoomFor(const Connection& connection) = 0;
+  // The introduction is complete: frames may be sent.
   virtual void OnReady(Connection* connection) = 0;
+  // A control message arrived: at most limits::kMaxControlBytes.
   virtual void OnControl(Connection* connection, std::string bytes) = 0;
 };
 

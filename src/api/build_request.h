@@ -1,6 +1,6 @@
-// From parameters to a request: combines what the client gave with defaults and the model, renders
-// the template and tokenises. A text of megabytes takes long (README.md), so it runs on the API's
-// own threads (api_workers.h). Pure but for the random seed; any thread.
+// BuildRequest: from parameters to a request. It combines the client's values with defaults and the
+// model, renders the template and tokenises. A text of megabytes takes long (README.md), so it runs
+// on the API's own threads (api_workers.h). Pure but for the random seed; any thread.
 #ifndef BATON_API_BUILD_REQUEST_H_
 #define BATON_API_BUILD_REQUEST_H_
 
@@ -49,7 +49,7 @@ struct PlannedPrompt {
   wire::Prompt tokens;    // where its log-probabilities are told
 };
 
-// How an answer is written: what the router does not need to know.
+// The form in which an answer is written, which the router does not need to know.
 struct AnswerPlan {
   Endpoint endpoint = Endpoint::kChat;
   std::string id;  // "chatcmpl-...", "cmpl-..." or as the surface has it
@@ -132,7 +132,7 @@ struct BuiltRequest {
   }
 };
 
-// Where, when and under which name a request arrived.
+// The place, time and name under which a request arrived.
 struct Arrival {
   Endpoint endpoint = Endpoint::kChat;
   std::string_view answer_id_prefix;  // static; "" = OpenAI's for the endpoint
@@ -145,7 +145,7 @@ struct Arrival {
   bool may_have_tag = false;                  // Surface::may_have_tag
   bool tells_progress = false;                // Surface::tells_progress
   bool splits_reasoning = true;               // where the request does not say
-  std::optional<text::ToolStyle> tool_style;  // likewise; absent = as the template says
+  std::optional<text::ToolStyle> tool_style;  // of calls; absent = as the template says
   std::vector<std::string> idempotency_keys;  // gRPC: all that were given; one is right
   const ToolMetrics* tool_metrics = nullptr;  // outlives the answer; null = calls are not counted
   std::string tenant;                         // of the API key; "" = the server asks for none

@@ -72,7 +72,7 @@ class ClusterDiary {
   // How fast streams got tokens between two looks.
   struct Pace {
     int64_t elapsed_us = 0;  // between the looks
-    double stream_us = 0;    // the same, summed over the streams that got some
+    double stream_us = 0;    // elapsed_us, summed over the streams that got some
     double num_steps = 0;    // tokens of one choice
     double num_tokens = 0;   // of all choices
   };

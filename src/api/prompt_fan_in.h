@@ -49,7 +49,7 @@ namespace baton::api {
 // See the file comment.
 class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
  public:
-  // A decode worker batches up to 256 rows; prompts that wait behind 32 cost no throughput.
+  // A decode worker batches up to 256 rows; prompts that wait after 32 cost no throughput.
   static constexpr uint32_t kAtOnce = 32;
   // A batch of long answers waits for itself. Half an hour is above most clients' own limits.
   static constexpr int64_t kRoomLimitUs = int64_t{30} * 60 * 1'000'000;

@@ -16,8 +16,8 @@ struct LibraryPlaces {
   std::string what;            // "NCCL", for errors
   std::string name;            // "libnccl.so.2", as the loader knows it
   const char* flag = nullptr;  // for errors: what names a file; null: nothing does
-  std::string file;            // of the flag; "": not given. When it is, nothing else is tried,
-  // and neither behind this variable, which comes next: who names a library wants that one.
+  std::string file;            // of the flag; "": not given. When it is, nothing else is tried.
+  // The variable that comes next. Where it is set, nothing else is tried either.
   const char* environment = nullptr;
   // Then the loader's own path, and nvidia/*/lib of these folders of Python packages, where the
   // wheels of CUDA put libraries.

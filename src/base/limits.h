@@ -150,13 +150,13 @@ inline constexpr size_t kMaxUnsentBytes = size_t{4} << 20;
 
 // ---- Waiting times.
 
-// A worker that refuses a request for load tells the router to come back after so long: a full
+// The time after which a router may come back to a worker that refused a request for load. A full
 // table or inbox has room again after a step or two of 100 ms.
 inline constexpr uint32_t kRetryHintMs = 200;
 // While requests live a router looks at its timers this often: a wait in its queue is no shorter.
 inline constexpr int64_t kRouterTickUs = 20'000;
-// How long a worker that refused for load is full for the router, unless it names a longer time:
-// 20 ms is about a decode step, and 500 ms still gives 20 tries within the queue wait.
+// The time for which a worker that refused for load is full for the router, unless the worker names
+// a longer one. 20 ms is about a decode step; 500 ms still gives 20 tries within the queue wait.
 inline constexpr int64_t kFirstFullUs = 20'000;
 inline constexpr int64_t kMaxFullUs = 500'000;
 // Retry-After of clients, seconds. The least is for refusals whose length nobody knows. An estimate
@@ -166,8 +166,9 @@ inline constexpr uint32_t kMaxRetryAfterS = 60;
 // The longest hint of a worker that a router believes: what it would tell a client.
 inline constexpr uint32_t kMaxRetryHintMs = kMaxRetryAfterS * 1000;
 
-// A worker says every so often that it lives; it takes other periods of a router within a range. A
-// worker that is silent gets nothing new, then its requests move: eight heartbeats are lost.
+// The period in which a worker says that it lives, and the range that it takes from a router. After
+// kSuspectUs of silence a worker gets nothing new; after kDeadUs, eight lost heartbeats, its
+// requests move.
 inline constexpr uint32_t kHeartbeatMs = 250;
 inline constexpr uint32_t kMinHeartbeatMs = 20;
 inline constexpr uint32_t kMaxHeartbeatMs = 1000;

@@ -11,7 +11,6 @@
 // puts work into the stream. Work that waits for others (a collective library) goes into a stream
 // of its own (DeviceStream), so that it holds up nothing else. Events (DeviceEvent) tell without
 // waiting how far a stream is.
-// holds up nothing else; events (DeviceEvent) tell without waiting how far a stream is.
 //
 // Invariants
 //  1. Copies and kernels happen in the order in which they were put into the stream.
@@ -83,6 +82,7 @@ class Accelerator {
   // `size_bytes` of device memory, aligned to 256 bytes; contents undefined. ResourceExhausted
   // with needed and available bytes. `name` appears in reports.
   virtual absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) = 0;
+  // Frees memory of Allocate or AllocateShared. No work that uses it is under way.
   virtual void Free(std::byte* begin) = 0;
 
   // `size_bytes` of host memory for CopyIn and CopyOut, aligned to 64 bytes; contents undefined.

@@ -116,7 +116,7 @@ class DestTransferSet {
   // Tells the owner how far a slow one is, now and then.
   void TellProgress(DestTransfer* transfer, int64_t now_us);
   // A connection carries slices in order, and messages before them. So a Seal may come long before
-  // the last slice, which waits behind the slices of other transfers. Their arrival is no silence,
+  // the last slice, which waits for the slices of other transfers. Their arrival is no silence,
   // up to what the peer had begun when this one was sealed, or asked for again, and kMaxQueueWaitUs
   // from then.
   void BeginWait(DestTransfer* transfer, int64_t now_us);

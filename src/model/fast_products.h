@@ -1,7 +1,7 @@
 // FastProducts: a rank's products of many rows by cuBLASLt. The library is faster than our own
 // kernels and adds in an order of its own. Each range of rows has the order of the algorithm that
 // was the fastest there when it was timed. So bits of a prompt depend on how it is cut into steps
-// (README, "Fast and deterministic").
+// (README.md, "Fast and deterministic").
 //
 // Made at load, when everything is decided: which products it takes, by which algorithm, and
 // whether the library's results are right. A step allocates and chooses nothing.
@@ -57,7 +57,7 @@ struct FastSite {
   std::string name;  // for the log
   kernels::cublaslt::LtShape shape;
   const device::DeviceBuffer* x;  // [max_rows][k]; any content, also afterwards
-  const device::DeviceBuffer* y;  // [max_rows][n]; likewise
+  const device::DeviceBuffer* y;  // [max_rows][n]; any content
   uint32_t max_rows;
   // Puts the product of the first m rows by our own kernels into the stream.
   std::function<Status(uint32_t m)> multiply;

@@ -39,15 +39,15 @@ namespace baton::model {
 inline constexpr uint64_t kMaxGgufKeys = 8192;
 // The largest published models have some thousands.
 inline constexpr uint64_t kMaxGgufTensors = 65536;
-// The largest vocabularies (262144 tokens with merges) take 10 MB; walking 64 MiB of strings takes
-// 0.25 s on a busy core when every page of a sparse file must first be made.
+// The largest vocabularies (262144 tokens with merges) take 10 MB. To walk over 64 MiB of strings
+// takes 0.25 s on a busy core when every page of a sparse file must first be made.
 inline constexpr uint64_t kMaxGgufHeaderBytes = uint64_t{64} << 20;
 inline constexpr uint64_t kMaxGgufStringBytes = uint64_t{1} << 30;
 inline constexpr uint64_t kMaxGgufArrayCount = uint64_t{1} << 30;
 inline constexpr uint64_t kMaxGgufKeyBytes = 65535;
 inline constexpr uint64_t kMaxGgufTensorNameBytes = 63;
 inline constexpr uint32_t kMaxGgufDims = 4;
-
+// Files of one split model.
 inline constexpr uint64_t kMaxGgufParts = 4096;
 
 // One row of the tensor table.

@@ -55,12 +55,12 @@ struct ModelConfig {
   std::string architecture;                    // "llama": traits->name
   std::string name;                            // general.name, may be empty; display only
   uint32_t num_layers = 0;
-  uint32_t hidden_size = 0;
-  uint32_t ffn_size = 0;  // of one expert in a mixture of experts
-  uint32_t num_heads = 0;
-  uint32_t num_kv_heads = 0;
-  uint32_t head_dim = 0;
-  uint32_t vocab_size = 0;  // rows of token_embd = number of tokens in the tokenizer
+  uint32_t hidden_size = 0;   // elements of a row of the stream
+  uint32_t ffn_size = 0;      // of one expert in a mixture of experts
+  uint32_t num_heads = 0;     // of queries
+  uint32_t num_kv_heads = 0;  // of K and V; divides num_heads
+  uint32_t head_dim = 0;      // elements of a head, kMinHeadDim to kMaxHeadDim; latent rows: below
+  uint32_t vocab_size = 0;    // rows of token_embd = number of tokens in the tokenizer
   // Tokens the model was trained for, in [kMinContextTokens, limits::kMaxContextTokens].
   uint32_t context_length = 0;
   float rms_epsilon = 0;  // of norms of the stream as it is computed (branch_scale)
@@ -192,9 +192,9 @@ struct ModelConfig {
   uint32_t num_conv_layers() const;
   uint32_t num_delta_layers() const;
   uint32_t num_attention_layers() const;
-  // Columns of a layer's first product: q, k, v and the gate where there is one; the b, c and x of
-  // a convolution; the input of a gated delta net; the queries over latent rows, if need be before
-  // their second product.
+  // Columns of a layer's first product. Attention: q, k, v and the gate where there is one. A
+  // convolution: b, c and x. A gated delta net: its input. Latent rows: the queries, before their
+  // second product where there is one.
   uint32_t projected_size(uint32_t layer) const {
     if (latent_dim > 0) return q_rank > 0 ? q_rank : latent_q_size();
     if (IsDelta(layer)) return delta.input_size();

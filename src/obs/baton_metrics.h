@@ -1,6 +1,6 @@
-// The metrics of a Baton process by name (the outside contract) as typed handles. Every process
-// registers all of them, so that a scrape finds each name with 0 from the start; who counts what is
-// said beside each field. Times in seconds, sizes in bytes.
+// BatonMetrics: the metrics of a Baton process by name (the outside contract) as typed handles.
+// Every process registers all of them, so that a scrape finds each name with 0 from the start. The
+// comment beside a field says which process counts it. Times in seconds, sizes in bytes.
 #ifndef BATON_OBS_BATON_METRICS_H_
 #define BATON_OBS_BATON_METRICS_H_
 
@@ -35,8 +35,8 @@ inline constexpr std::array<std::string_view, 2> kFinishReasonNames = {"stop", "
 inline constexpr std::array<int, 18> kRequestCodes = {200, 400, 401, 403, 404, 405, 408, 413, 415,
                                                       417, 429, 431, 499, 500, 501, 503, 504, 505};
 
-// How a request ended that had given its client a token: the label `finish` of the first-token and
-// end-to-end histograms. kCancelled: the client left or did not read; kError: the server failed.
+// The end of a request that had given its client a token: the label `finish` of the first-token and
+// end-to-end histograms. kCancelled: the client left or did not read. kError: the server failed.
 enum class RequestFinish : uint8_t { kStop = 0, kLength, kCancelled, kDeadline, kError };
 inline constexpr std::array<std::string_view, 5> kRequestFinishNames = {
     "stop", "length", "cancelled", "deadline", "error"};

@@ -1,6 +1,6 @@
 // KeyedAnswers: one generation for all requests under one idempotency key, within the router's
-// life. The first request starts it; a later one with the same key and the same content is told
-// everything from the first token on, under the same names, and then goes on with it.
+// life. The first request starts it. A later one with the same key and content is told everything
+// from the first token on, under the same names, and then goes on with it.
 //
 // The router's thread calls it, time is an argument. Requests without a key never come here.
 //
@@ -16,9 +16,9 @@
 //     at most max_entries and max_bytes: those asked for longest ago go first. A generation that
 //     fits neither loses its key: it runs on for its readers alone, and ends with the last of them.
 //  5. One key has at most max_readers_per_key readers. A whole answer is collected once for each.
-//  6. One Tick replays at most kReplayPerTick, so that the router's thread stays free. It is shared
-//     among all who lag: first those of live generations, then those of finished ones, for whom a
-//     quarter is kept; of each, whoever was fed longest ago is first.
+//  6. One Tick replays at most kReplayPerTick, so that the router's thread stays free. Readers that
+//     lag share it: first those of live generations, then those of finished ones, for which a
+//     quarter is kept. Within each the reader that was fed longest ago is first.
 #ifndef BATON_ROUTER_KEYED_ANSWERS_H_
 #define BATON_ROUTER_KEYED_ANSWERS_H_
 
@@ -42,11 +42,12 @@
 
 namespace baton::router {
 
-// A token counts 1 and its alternatives a third each (AnswerLog::CostAt), as they are long to
-// write: a token of an HTTP stream took 1.0 us, with 20 alternatives 7.0 us (AMD EPYC, without the
-// socket). So a tick of 20 ms spends some 0.5 ms on it, and 25,600 bare tokens pass in a second.
+// The cost that one tick may replay. A token counts 1 and its alternatives a third each
+// (AnswerLog::CostAt), as they are long to write. A token of an HTTP stream took 1.0 us, with 20
+// alternatives 7.0 us (AMD EPYC, without the socket). So a tick of 20 ms spends some 0.5 ms on it,
+// and 25,600 bare tokens pass in a second.
 inline constexpr uint32_t kReplayPerTick = 512;
-// While so many lag that equal shares are smaller, they take turns with this much.
+// The least that one reader gets in a tick. Where equal shares are smaller, readers take turns.
 inline constexpr uint32_t kReplayMinShare = 16;
 
 // How much is remembered, and for how long; constant. The router takes slow_client_us, max_entries

@@ -42,7 +42,7 @@ struct PlannedRoute {
 };
 
 // The result of trying to place a request. kWaitAside: the request waits for a worker of its own
-// numerics while there are others. Nobody need wait behind it for the others.
+// numerics while there are others. No other request has to wait for it.
 enum class Placing : uint8_t { kPlaced, kWait, kWaitAside, kEnded };
 
 // Workers that later requests of the queue leave to one before them.

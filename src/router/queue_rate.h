@@ -22,7 +22,7 @@ class QueueRate {
 
   // A worker took a request of the queue while others waited. One that it refuses is no progress.
   void OnPlaced(int64_t now_us) { times_us_[num_placed_++ % times_us_.size()] = now_us; }
-  // How long a request waits behind `num_ahead` others, as far as is known; nothing before there
+  // How long a request waits after `num_ahead` others, as far as is known; nothing before there
   // were kWindow gaps. The time since the last placement counts as one gap more when it makes the
   // mean longer: a pause of one large request is believed for its share, a queue that stands soon.
   std::optional<int64_t> PredictUs(size_t num_ahead, int64_t now_us) const {

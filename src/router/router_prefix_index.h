@@ -53,7 +53,7 @@ std::string_view PrefixOutcomeName(PrefixOutcome outcome);
 // See the file comment.
 class RouterPrefixIndex {
  public:
-  // How many of the prompt's first blocks a worker holds, and behind how many it can go on: all,
+  // How many of the prompt's first blocks a worker holds, and after how many it can go on: all,
   // or, where sequences have a fixed state, up to the last one with the state (kv::StateLink).
   struct Hit {
     LeaseId worker;

@@ -45,8 +45,8 @@ struct PlacementHalf {
   bool Is(LeaseId other) const { return lease == other && lease.value() != 0; }
 };
 
-// A worker that holds the KV of the attempt before, so that it can be the source of the next one: a
-// prefill worker whose decode worker was lost, or a decode worker that drains.
+// A worker that holds the KV of the attempt before, so that it can be the source of the next one.
+// It is a prefill worker whose decode worker was lost, or a decode worker that drains.
 struct KeptSource {
   LeaseId lease;  // 0 = none
   uint32_t attempt = 0;
@@ -65,7 +65,7 @@ struct SlowSource {
 // it has reserved, the current placement goes on.
 struct AskedMove {
   PlacementHalf decode;       // at the worker that was asked; lease 0 = there is no move
-  LeaseId source;             // whose KV it takes, or who computes it; 0 = the decode worker itself
+  LeaseId source;             // worker that has or computes the KV; 0 = the decode worker itself
   uint32_t num_replayed = 0;  // as the decode worker was told
   bool exact = true;
   int64_t asked_us = 0;
@@ -97,8 +97,8 @@ struct RouterRequest {
   obs::RequestLifetime lifetime;
   TraceNotes notes;
   ClientPause pause;
-  // The prompt's full blocks, empty before a cache was known; and who holds how many of them, as of
-  // the last try to place it.
+  // The prompt's full blocks, empty before a cache was known; and how many of them each worker
+  // holds, as of the last try to place it.
   std::vector<kv::ChainLink> links;
   std::vector<RouterPrefixIndex::Hit> hits;
 
@@ -172,14 +172,14 @@ struct RouterRequest {
     return spec.timeout_us > 0 ? spec.received_us + spec.timeout_us : INT64_MAX;
   }
   RequestError PastDeadline() const { return DeadlineError(spec.fields.timeout, spec.timeout_us); }
-  // Tells the sink once that a worker has taken the request, as soon as that is known: the decode
-  // worker has reserved and the prompt has begun, or none of them refused it within a step or two.
+  // Tells the sink once that workers have taken the request, as soon as that is known. Either the
+  // decode worker has reserved and the prompt has begun, or no worker refused within a step or two.
   void TellTaken(int64_t now_us);
   // Its tokens wait for the prompt's log-probabilities.
   bool AwaitsPromptLog() const {
     return spec.sampling.prompt_logprobs.has_value() && spec.prompt.size() > 1;
   }
-  // Where its time went until now.
+  // The times of its stages until now.
   RequestTimings Timings() const;
   // It is placed, again when it was before: what its workers had to do beside it then.
   void NotePlacement(const RegisteredWorker* prefill, const RegisteredWorker& decode,
@@ -194,8 +194,8 @@ struct RouterRequest {
   bool LeavesNumerics(const WorkerDescription& decode) const {
     return merge.num_known() > 0 && decode.fingerprint.numerics_id != numerics_id;
   }
-  // Computing again from no KV that is kept gives the same tokens at workers of its numerics: none
-  // had fast mode, and the KV was of those that went on from it.
+  // True: computing the request again from the prompt gives the same tokens, at workers of its
+  // numerics. No worker had fast mode, and no KV came from other numerics.
   bool Repeats() const { return exact && !varies; }
   // False: no placement could go on from what the client has seen. Several choices are computed
   // again from their beginning, and other tokens could come.

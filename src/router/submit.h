@@ -96,23 +96,24 @@ struct PromptProgress {
   int64_t time_ms = 0;     // since a worker began with it
 };
 
-// Where the time of a request went and who did the work (the `timings` object of the APIs).
+// Where the time of a request went and which workers did the work (the `timings` object of the
+// APIs). The five times follow one another.
 struct RequestTimings {
-  bool disaggregated = false;
-  std::string prefill_worker;
-  std::string decode_worker;
-  std::string transport;  // "shm", "tcp", "local"
-  uint64_t kv_bytes = 0;
-  double queue_ms = 0;
-  double prefill_ms = 0;
-  double kv_wait_ms = 0;
-  double first_step_ms = 0;
-  double decode_ms = 0;
-  uint32_t cached_tokens = 0;
-  uint32_t resumes = 0;
-  bool exact = true;
-  uint64_t speculated = 0;  // guessed tokens that decode steps verified
-  uint64_t accepted = 0;    // of them, those that were right and saved a step
+  bool disaggregated = false;  // a pair of workers served it
+  std::string prefill_worker;  // id of the worker that computed the prompt
+  std::string decode_worker;   // id of the worker that decoded
+  std::string transport;       // LinkKindName: "shm", "tcp", "local", ...
+  uint64_t kv_bytes = 0;       // that crossed between the workers
+  double queue_ms = 0;         // from receipt to the start of the prompt's first chunk
+  double prefill_ms = 0;       // to token 0
+  double kv_wait_ms = 0;       // to the start of the first decode step: grant, transfer, queue
+  double first_step_ms = 0;    // the first decode step
+  double decode_ms = 0;        // to the last token
+  uint32_t cached_tokens = 0;  // of the prompt, whose KV was cached
+  uint32_t resumes = 0;        // times that it was placed again after a fault or a planned move
+  bool exact = true;           // false: another process could have given other bits
+  uint64_t speculated = 0;     // guessed tokens that decode steps verified
+  uint64_t accepted = 0;       // of them, those that were right and saved a step
   wire::GuessState speculation = wire::GuessState::kOff;  // of the last decode step
 
   // Where the KV of the prompt's first tokens was found: "pool", the prefix cache of the worker
@@ -161,7 +162,7 @@ class ResponseSink {
   virtual bool TriesAgain(const RequestError& /*error*/) { return false; }
 };
 
-// Why nobody waits for an answer any more.
+// The reason why an answer is not wanted any more.
 enum class CancelCause : uint8_t { kClientLeft, kSlowClient };
 
 // Accepts requests; implemented by Router and by fakes in tests.

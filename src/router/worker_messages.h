@@ -1,5 +1,5 @@
 // The messages of router and workers to each other, as plain values: worker.proto without protobuf.
-// So everything behind the wire can be tested and simulated without gRPC. Any thread.
+// So all code but the codec can be tested and simulated without gRPC. Any thread.
 #ifndef BATON_ROUTER_WORKER_MESSAGES_H_
 #define BATON_ROUTER_WORKER_MESSAGES_H_
 
@@ -62,16 +62,16 @@ struct WorkerDescription {
   std::string kv_unix;
   std::string host_id;
   uint32_t pid = 0;
-  uint32_t max_context = 0;
-  uint32_t block_size = 16;
-  uint64_t kv_bytes_per_token = 0;
-  uint32_t num_blocks = 0;
-  uint32_t state_blocks = 0;  // of each sequence, beside those of its tokens
-  uint32_t max_running = 0;
-  uint64_t chain_check = 0;      // of its prefix cache's key; 0 = it has no prefix cache
-  uint32_t grammar_version = 0;  // of its grammar engine; 0 = it constrains no answers
-  bool logs_prompts = false;     // it gives log-probabilities of prompts
-  uint32_t embedding_size = 0;   // elements of the vector that it gives a text; 0 = it gives none
+  uint32_t max_context = 0;         // tokens of a sequence, prompt and answer together
+  uint32_t block_size = 16;         // tokens of a KV block
+  uint64_t kv_bytes_per_token = 0;  // of all layers
+  uint32_t num_blocks = 0;          // of its pool
+  uint32_t state_blocks = 0;        // of each sequence, beside those of its tokens
+  uint32_t max_running = 0;         // sequences that decode in one step
+  uint64_t chain_check = 0;         // of its prefix cache's key; 0 = it has no prefix cache
+  uint32_t grammar_version = 0;     // of its grammar engine; 0 = it constrains no answers
+  bool logs_prompts = false;        // it gives log-probabilities of prompts
+  uint32_t embedding_size = 0;  // elements of the vector that it gives a text; 0 = it gives none
   std::vector<LinkKind> transports;
   // The model it serves; the tokenizer was parsed from the hello, or is the one of an earlier
   // worker with the same tokenizer_id.
@@ -88,18 +88,18 @@ inline constexpr std::array<std::string_view, 9> kBlockStateNames = {
 
 // A worker's heartbeat.
 struct WorkerLoadReport {
-  bool ready = false;
-  bool draining = false;
-  uint32_t running = 0;
-  uint32_t waiting = 0;
-  uint64_t backlog_tokens = 0;
-  uint32_t num_blocks = 0;
+  bool ready = false;                   // a request would be served now
+  bool draining = false;                // no new requests
+  uint32_t running = 0;                 // sequences that decode, or are ready to
+  uint32_t waiting = 0;                 // prompts that wait or are computed
+  uint64_t backlog_tokens = 0;          // prompt tokens accepted and not yet computed
+  uint32_t num_blocks = 0;              // of the pool
   std::array<uint32_t, 9> blocks = {};  // by kBlockStateNames
-  float prefill_tokens_per_s = 0;
-  uint32_t step_us = 0;
-  uint32_t batch_limit = 0;  // streams beyond which more add no throughput; 0 = not told
-  std::vector<LinkView> links;
-  uint64_t sequence_number = 0;
+  float prefill_tokens_per_s = 0;       // measured; 0 = unknown
+  uint32_t step_us = 0;                 // average of a decode step; 0 = unknown
+  uint32_t batch_limit = 0;             // streams beyond which more add no throughput; 0 = not told
+  std::vector<LinkView> links;          // data connections that this worker dialled
+  uint64_t sequence_number = 0;         // of this report within the lease stream, from 1
 };
 
 // PrefixEvents of worker.proto: changes in order, the first of them numbered first_sequence.

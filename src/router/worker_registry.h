@@ -34,8 +34,8 @@
 
 namespace baton::router {
 
-// How long the context of a worker that left still counts as its model's, so that what only that
-// worker holds waits for its next life: a restart and loading the model.
+// How long the context of a worker that left still counts as its model's. So a stream that only
+// that worker can hold waits for its next life: a restart and loading the model.
 inline constexpr int64_t kContextKeptUs = 30'000'000;
 
 // The cost of one placed request at one worker.
@@ -122,9 +122,9 @@ struct RouteTable {
   scheduler::ClusterLoad Load() const { return {prefill, decode, links}; }
 };
 
-// The workers that a speed is taken from where one has not measured its own yet, or has measured it
-// long ago: those of its role, or, where the roles' speeds are compared, of both. Else a role that
-// gets no prompts would count as slow, or as fast, for ever.
+// The workers that lend their speed to a worker that has none measured, or an old one. They are of
+// its role, or of both roles where the roles' speeds are compared. Without this a role that gets no
+// prompts would count as slow, or as fast, for ever.
 enum class SpeedPools : uint8_t { kByRole, kBoth };
 
 // Why a worker was not taken: for the counter, and as a sentence for logs and for the worker.
@@ -139,11 +139,11 @@ class WorkerRegistry {
   // Why `worker` cannot join: the differing field, or another process of its id that was heard
   // within limits::kSuspectUs; nothing = it can.
   std::optional<Refusal> RefusalFor(const WorkerDescription& worker, int64_t now_us) const;
-  // Prompts in flight at one prefill worker: enough to keep it busy between two messages; the rest
-  // waits in the router, where it can still go to another worker, and holds no decode blocks.
+  // Prompts in flight at one prefill worker: enough to keep it busy between two messages. The rest
+  // waits in the router, where it can still go to another worker and holds no decode blocks.
   static constexpr uint32_t kMaxPrefillsInFlight = 64;
   // New requests of a decode worker beyond its batch limit, for each prefill worker (for itself
-  // where it computes the prompts): their prompts are computed, or next, while the batch decodes.
+  // where it computes the prompts). Their prompts are computed, or next, while the batch decodes.
   static constexpr uint32_t kPromptsAhead = 2;
 
   // Adds a worker that RefusalFor accepts and returns it. `lease` is new.
@@ -177,9 +177,9 @@ class WorkerRegistry {
   // take its KV.
   void SendPeerLists();
 
-  // One ModelInfo per model id that has a decode worker, ascending: max_context is the largest of
-  // its decode workers, those that left within kContextKeptUs included, created the earliest of its
-  // workers.
+  // One ModelInfo per model id that has a decode worker, ascending. max_context is the largest of
+  // its decode workers, those that left within kContextKeptUs included. created_unix_s is the
+  // earliest of its workers.
   std::vector<std::shared_ptr<const ModelInfo>> Models() const;
 
   const std::map<LeaseId, RegisteredWorker>& workers() const { return workers_; }

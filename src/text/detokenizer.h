@@ -15,7 +15,7 @@ namespace baton::text {
 
 // The text of one stream of tokens.
 // 1. Everything returned, joined, equals Tokenizer::Decode of all tokens pushed, when they begin a
-//    text; tokens that continue one (an answer behind its prompt) keep their leading space.
+//    text; tokens that continue one (an answer after its prompt) keep their leading space.
 // 2. Each return is valid UTF-8: never a part of a character. At most 3 bytes are held back.
 // 3. Push costs the token's bytes; nothing is decoded twice.
 class Detokenizer {

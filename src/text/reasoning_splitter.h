@@ -57,7 +57,7 @@ class ReasoningSplitter {
     kBefore,    // blanks and perhaps a part of "<think>" so far
     kOpened,    // thoughts begin here; blanks and perhaps a part of a tag so far
     kThoughts,  // inside
-    kClosed,    // behind "</think>", blanks only so far
+    kClosed,    // after "</think>", blanks only so far
     kContent,
   };
 

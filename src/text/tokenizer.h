@@ -7,7 +7,7 @@
 //    place wins over later ones.
 // 3. Bytes without a token (SmolLM2 lacks eight control characters' and planes' bytes) yield
 //    nothing, as in the models' own tokenizers. Otherwise Decode(Encode(text)) == text, but for
-//    what SentencePiece-style models cannot tell apart: U+2581 comes back as a space, and behind a
+//    what SentencePiece-style models cannot tell apart: U+2581 comes back as a space, and after a
 //    user-defined token the space that they put there stays.
 #ifndef BATON_TEXT_TOKENIZER_H_
 #define BATON_TEXT_TOKENIZER_H_
@@ -33,14 +33,14 @@ namespace baton::text {
 struct EncodeOptions {
   bool add_special = false;    // bos before and eos after, as the model file asks
   bool parse_special = false;  // control tokens spelled in the text become those tokens
-  bool after_special = false;  // the text goes on behind a special token
+  bool after_special = false;  // the text goes on after a special token
 };
 
 // Where SentencePiece-style models put a space that the text does not have.
 enum class SpacePrefix : uint8_t {
   kNever,
   kAtStart,        // before the whole text
-  kAfterSpecials,  // and behind each special token
+  kAfterSpecials,  // and after each special token
 };
 
 // The vocabulary of one model.

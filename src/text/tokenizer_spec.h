@@ -50,7 +50,7 @@ struct TokenizerSpec {
   std::optional<bool> add_bos;       // put bos before a text encoded with specials
   std::optional<bool> add_eos;       // put eos after it
   std::optional<bool> add_space_prefix;  // a space before the text; SentencePiece-style only
-  // The space goes before the whole text only, not behind each special token too.
+  // The space goes before the whole text only, not after each special token too.
   bool space_prefix_at_start_only = false;
   // A text that begins with a space gets no second one.
   bool space_prefix_unless_there = false;

@@ -34,7 +34,7 @@ struct SamplingParams {
   float min_p = 0.0f;                 // [0, 1]; 0 = off
   float repetition_penalty = 1.0f;    // (0, kMaxRepetitionPenalty]; 1 = off; all tokens
   float presence_penalty = 0.0f;      // +-kMaxAddedPenalty; output tokens
-  float frequency_penalty = 0.0f;     // likewise, times their count
+  float frequency_penalty = 0.0f;     // +-kMaxAddedPenalty; output tokens, times their count
   uint64_t seed = 0;                  // key of the random function; drawn if no client gave one
   uint32_t min_tokens = 0;            // no end of generation before this many output tokens
   bool logprobs = false;              // log-probability of the chosen token

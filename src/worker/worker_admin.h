@@ -35,8 +35,8 @@ struct WorkerAdminConfig {
   std::string model;
   engine::Engine* engine = nullptr;
   kv::KvTransport* transport = nullptr;
-  const kv::NcclTransport* nccl = nullptr;   // the same where it is NCCL, else null
-  const kv::IpcTransport* ipc = nullptr;     // the same where it is CUDA IPC, else null
+  const kv::NcclTransport* nccl = nullptr;   // `transport` where it is NCCL, else null
+  const kv::IpcTransport* ipc = nullptr;     // `transport` where it is CUDA IPC, else null
   const device::LaunchGate* gate = nullptr;  // of a divided model, else null
   const device::CoreShare* cores = nullptr;  // null: it lends none
   std::function<Status()> ready;

@@ -36,7 +36,7 @@ struct PlannedDevice {
   uint64_t memory_bytes = 0;    // of one worker; 0 = not bounded
   double link_bytes_per_s = 0;  // as given; 0 = the device's own, if it is known
   double cost_per_hour = 0;     // of one worker; 0 = not given
-  double watts = 0;             // the same
+  double watts = 0;             // of one worker; 0 = not given
 
   // Type of stored K and V: what was measured, bf16 on a device.
   kv::KvDtype kv_dtype() const { return measured ? measured->kv_dtype : kv::KvDtype::kBf16; }
@@ -50,7 +50,7 @@ struct PlanEnd {
       first_cost;  // what a worker expects there before it has measured
   StatusOr<plan::ClusterPlan> plan = plan::ClusterPlan();
   plan::Comparison aggregated;  // of a plan that is there
-  plan::SplitLength split;      // likewise
+  plan::SplitLength split;      // of a plan that is there
 };
 
 struct PlanReplays;  // plan_replay.h
