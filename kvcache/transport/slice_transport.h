@@ -1,12 +1,12 @@
 // SliceTransport: the frame of the transports between memories of devices (NcclTransport,
-// IpcTransport). Connections, words and who is alive are a KvEndpoint's; what callers post waits in
-// an inbox; two halves move the slices. One thread owns the device's use, both halves and the table
-// of open transfers; it polls while something is under way and sleeps otherwise.
+// IpcTransport). A KvEndpoint has the connections and the words, and knows which peers live. Posts
+// of callers wait in an inbox. Two halves move the slices. One thread owns the device's use, both
+// halves and the table of open transfers. It polls while something is under way, else it sleeps.
 //
 // Invariants (beside KvTransport's)
-//  1. Halves and sink know a peer from Introduce to Withdraw, which the end of its connection is at
-//     the latest, with a new epoch each time; a word of a peer that they do not know reaches
-//     neither.
+//  1. Halves and sink know a peer from Introduce to Withdraw, with a new epoch each time. Withdraw
+//     comes at the end of the peer's connection at the latest. A word of a peer that they do not
+//     know reaches neither.
 //  2. The owner's control messages arrive as they were sent, whatever they begin with.
 //  3. A closed transfer gets nothing more, and is confirmed once no half touches its blocks.
 //

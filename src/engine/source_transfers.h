@@ -57,8 +57,9 @@ struct SourceTransfer {
 struct SourceStats {
   uint64_t bytes_offered = 0;
   uint64_t slices_offered_in_step = 0;
-  // Times of the transfers that a decode worker took over: from the first slice that was offered to
-  // the arrival of the decode worker's word, and the part of it after the end of the prompt.
+  // Times of the transfers that a decode worker took over. A transfer lasts from its first offered
+  // slice to the arrival of the decode worker's word. The second number is its part after the end
+  // of the prompt.
   int64_t transfer_us = 0;
   int64_t exposed_us = 0;
   uint64_t stale_messages = 0;

@@ -30,8 +30,8 @@ struct MatrixGroup {
   size_t bytes() const;
 };
 
-// A matrix whose rows are taken one by one as they lie in the model file: it stays in the file's
-// mapping and takes no other memory, unless it was packed in a folder, or has another type here.
+// A matrix whose rows are taken one by one as they lie in the model file. It stays in the file's
+// mapping and takes no other memory, unless it was packed in a folder or has another type here.
 class MappedRows {
  public:
   MappedRows() = default;

@@ -10,17 +10,18 @@
 // wait + prompt: the prefill worker itself gives the first token. Whole blocks cross layer by layer
 // while later layers compute, and with them the sequence's fixed state, which is final in the last
 // chunk. The second token therefore waits only for the time by which a transfer is longer than the
-// layers after the first: the whole one than the whole prompt's, or the last chunk's with the state
-// than the last chunk's. It waits for the last layer's transfer at least. Then it waits for the
-// running step to end (half a step on average) and for its own first step.
+// layers after the first. Two such times are compared: of the whole transfer beside the whole
+// prompt's layers, and of the last chunk's transfer with the state beside that chunk's layers. It
+// waits for the last layer's transfer at least. Then it waits for the running step to end (half a
+// step on average) and for its own first step.
 //
 // Link: each worker has one, and what must cross fills at most kMaxUtilization of the links of the
 // smaller pool. Where it fills more, the plan says so (TransferPlan::link_carries).
 //
 // Decode: a worker's largest batch is the one whose step stays within the itl, whose sequences fit
 // the KV pool with their states at their full length, and kMaxDecodeRows. With a rate r for each
-// worker and steps of T(B), Little's law asks for B = r * (output - 1) * T(B); the smallest such B
-// is what runs. How many sequences run is Poisson distributed, and its 99th percentile must not be
+// worker and steps of T(B), Little's law asks for B = r * (output - 1) * T(B). The smallest such B
+// runs. How many sequences run is Poisson distributed, and its 99th percentile must not be
 // above the largest batch: that is the headroom, beside kMaxUtilization of the largest batch's
 // throughput. Rows see contexts of input + output / 2 keys.
 //

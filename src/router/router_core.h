@@ -78,9 +78,9 @@ class RouterCore {
   void OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_us);
   void OnPrefixEvents(LeaseId lease, const PrefixBatch& batch, int64_t now_us);
   void OnLeaseClosed(LeaseId lease) { leases_.OnLeaseClosed(lease); }
-  // Asks a worker to leave: it gets no new request from now on; what runs there ends, or goes on
-  // elsewhere once `timeout_ms` have passed (0 = the worker's own limit). The life that leaves, or
-  // NotFound naming the workers that there are.
+  // Asks a worker to leave. It gets no new request from now on. Its requests end there, or go on
+  // elsewhere once `timeout_ms` have passed (0 = the worker's own limit). Returns the life that
+  // leaves, or NotFound naming the workers that there are.
   StatusOr<Incarnation> DrainWorker(std::string_view worker_id, uint32_t timeout_ms) {
     return leases_.DrainWorker(worker_id, timeout_ms);
   }

@@ -1,9 +1,9 @@
-// SimWorker: one simulated prefill or decode process: the shipped engine with its scheduler, block
-// pool, prefix cache and hand-offs, turned by events; and, in place of src/worker, the streams to
+// SimWorker: one simulated prefill or decode process. Events drive the shipped engine with its
+// scheduler, block pool, prefix cache and hand-offs. In place of src/worker it has the streams to
 // the routers. One thread.
 //
-// A turn of the engine runs at one instant of the world and takes simulated time: what it sends
-// leaves when the engine's clock has got there, and the next turn waits until it is over.
+// A turn of the engine runs at one instant of the world and takes simulated time. Its messages
+// leave when the engine's clock has got there, and the next turn waits until it is over.
 #ifndef BATON_SIM_SIM_WORKER_H_
 #define BATON_SIM_SIM_WORKER_H_
 
