@@ -4,7 +4,6 @@
 #define BATON_BASE_THREAD_H_
 
 #include <functional>
-#include <optional>
 #include <string_view>
 #include <thread>
 
@@ -14,9 +13,8 @@ namespace baton {
 class Thread {
  public:
   Thread() = default;
-  // Runs `body` on a new thread. `name`: 1..15 bytes (the kernel's limit; more is cut). `cpu`: the
-  // only processor it may run on, if given; a processor that is not available is ignored.
-  Thread(std::string_view name, std::function<void()> body, std::optional<int> cpu = std::nullopt);
+  // Runs `body` on a new thread. `name`: 1..15 bytes (the kernel's limit; more is cut).
+  Thread(std::string_view name, std::function<void()> body);
   Thread(Thread&&) noexcept = default;
   // Joins the current thread first.
   Thread& operator=(Thread&& other) noexcept;
@@ -29,6 +27,10 @@ class Thread {
  private:
   std::thread thread_;
 };
+
+// Keeps the calling thread on one processor, and the threads that it starts later too. False, and
+// nothing changes, for a processor that this process may not use.
+bool PinThisThread(int cpu);
 
 }  // namespace baton
 

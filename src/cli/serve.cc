@@ -602,7 +602,8 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const std::vector<ServedModel>
     return specs;
   };
   if (budget != nullptr) LendCores(budget, &config);
-  const std::string shares = SharesText(f, models, budget != nullptr);
+  const bool lends = budget != nullptr && budget->num_members() > 1;
+  const std::string shares = SharesText(f, models, lends);
   const std::string scheme = f.router.tls_http == "on" ? "https" : "http";
   // Asking needs a key, or an authority that signs for this address.
   const bool may_ask = f.router.api_keys.empty() && scheme == "http";

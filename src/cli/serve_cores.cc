@@ -1,6 +1,7 @@
 #include "src/cli/serve_cores.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 #include "fmt/format.h"
@@ -66,15 +67,27 @@ std::vector<ServeWorkers> ShareAmongModels(const ServeWorkers& all, size_t num_m
   return models;
 }
 
+std::vector<int> ProcessorsOfCores(size_t num_cores, const std::vector<int>& cpus,
+                                   std::optional<double> quota) {
+  const auto num_cpus = static_cast<uint32_t>(cpus.size());
+  const bool is_one_each = num_cores == num_cpus && CpusWithin(num_cpus, quota) == num_cpus;
+  return is_one_each ? cpus : std::vector<int>();
+}
+
 StatusOr<std::unique_ptr<CoreBudget>> MakeCoreBudget(const std::vector<ServeWorkers>& models) {
   std::vector<uint32_t> cores;
   for (const ServeWorkers& workers : models) {
-    const std::vector<uint32_t> own = HomeCores(workers);
+    std::vector<uint32_t> own = HomeCores(workers);
+    const bool is_alone = models.size() == 1 && workers.num_prefill + workers.num_decode == 1;
+    if (own.empty() && is_alone) own = {NumComputeThreads(TotalThreads(workers))};
     // A model that can lend nothing has more workers than threads: cores are short for all.
     if (own.empty()) return std::unique_ptr<CoreBudget>();
     cores.insert(cores.end(), own.begin(), own.end());
   }
-  return CoreBudget::Create(cores);
+  const size_t num_cores = std::accumulate(cores.begin(), cores.end(), size_t{0});
+  const std::vector<int> cpus = ProcessorsOfCores(num_cores, AffinityCpus(), CpuQuota());
+  if (cores.size() == 1 && (num_cores == 1 || cpus.empty())) return std::unique_ptr<CoreBudget>();
+  return CoreBudget::Create(cores, cpus);
 }
 
 std::string ThreadsLine(const ServeWorkers& workers, bool lends) {

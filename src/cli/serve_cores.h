@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,8 +40,15 @@ ThreadShare ShareThreads(const ServeWorkers& workers);
 // nothing can be lent: one worker, or not more threads than workers need to have one each.
 std::vector<uint32_t> HomeCores(const ServeWorkers& workers);
 
-// The budget of the workers of all models, one model's after the other's; null when nothing can be
-// lent. Fails as CoreBudget::Create.
+// The processor of each of `num_cores` cores: those of `cpus`, the processors that this server may
+// use, when there are just as many and `quota` gives them whole. Else none: then the system has a
+// processor to choose, or none to give. Pure.
+std::vector<int> ProcessorsOfCores(size_t num_cores, const std::vector<int>& cpus,
+                                   std::optional<double> quota);
+
+// The budget of the workers of all models, one model's after the other's. Null when it would serve
+// for nothing: no core can be lent, and, of one worker, no thread is kept on a processor. Fails as
+// CoreBudget::Create.
 StatusOr<std::unique_ptr<device::CoreBudget>> MakeCoreBudget(
     const std::vector<ServeWorkers>& models);
 

@@ -144,7 +144,8 @@ CoreBudget::CoreBudget(CoreBudgetFile* file, UniqueFd fd)
 
 CoreBudget::~CoreBudget() { (void)::munmap(file_, sizeof(CoreBudgetFile)); }
 
-StatusOr<std::unique_ptr<CoreBudget>> CoreBudget::Create(std::span<const uint32_t> home_counts) {
+StatusOr<std::unique_ptr<CoreBudget>> CoreBudget::Create(std::span<const uint32_t> home_counts,
+                                                         std::span<const int> cpus) {
   if (home_counts.empty() || home_counts.size() > kMaxCoreMembers) {
     return InvalidArgument("a core budget of {} workers, outside [1, {}]", home_counts.size(),
                            kMaxCoreMembers);
@@ -153,6 +154,9 @@ StatusOr<std::unique_ptr<CoreBudget>> CoreBudget::Create(std::span<const uint32_
   for (const uint32_t count : home_counts) total += count;
   if (total < 1 || total > kMaxCores) {
     return InvalidArgument("a core budget of {} cores, outside [1, {}]", total, kMaxCores);
+  }
+  if (!cpus.empty() && cpus.size() != total) {
+    return InvalidArgument("a core budget of {} cores on {} processors", total, cpus.size());
   }
   BATON_ASSIGN_OR_RETURN(UniqueFd fd, CreateMemoryFile("baton-cores", sizeof(CoreBudgetFile)));
   BATON_RETURN_IF_ERROR(AllocateMemoryFile(fd.get(), 0, sizeof(CoreBudgetFile)));
@@ -164,7 +168,10 @@ StatusOr<std::unique_ptr<CoreBudget>> CoreBudget::Create(std::span<const uint32_
   uint32_t core = 0;
   for (uint32_t member = 0; member < file->num_members; ++member) {
     file->members[member].life.store(1);
-    for (uint32_t i = 0; i < home_counts[member]; ++i) file->cores[core++].home = member;
+    for (uint32_t i = 0; i < home_counts[member]; ++i, ++core) {
+      file->cores[core].home = member;
+      file->cores[core].cpu = cpus.empty() ? -1 : cpus[core];
+    }
   }
   file->magic = CoreBudgetFile::kMagic;
   std::unique_ptr<CoreBudget> budget(new CoreBudget(file, std::move(fd)));

@@ -32,7 +32,7 @@ inline constexpr uint32_t kMaxCores = 1024;
 
 // The memory of a budget. Words that different members write stand on lines of their own.
 struct CoreBudgetFile {
-  static constexpr uint64_t kMagic = 0x31455243'4e544142;  // "BATNCRE1"
+  static constexpr uint64_t kMagic = 0x32455243'4e544142;  // "BATNCRE2"
 
   // A member's place. All but `life` is written by the process that is the member now.
   struct alignas(64) Member {
@@ -45,6 +45,7 @@ struct CoreBudgetFile {
   struct alignas(64) Core {
     std::atomic<CoreWord> word;
     uint32_t home;  // constant
+    int32_t cpu;    // constant; see CoreBudget::cpu
   };
 
   uint64_t magic;
@@ -75,9 +76,11 @@ uint64_t ProcessStartTicks(pid_t pid);
 // See the file comment.
 class CoreBudget {
  public:
-  // One member for each entry of `home_counts`, with so many cores of its own, all free.
+  // One member for each entry of `home_counts`, with so many cores of its own, all free. `cpus`:
+  // the processor of each core, or empty = threads are not kept on processors.
   // InvalidArgument for counts outside the limits, else as CreateMemoryFile.
-  static StatusOr<std::unique_ptr<CoreBudget>> Create(std::span<const uint32_t> home_counts);
+  static StatusOr<std::unique_ptr<CoreBudget>> Create(std::span<const uint32_t> home_counts,
+                                                      std::span<const int> cpus = {});
   // The budget behind a descriptor that this process was handed; the descriptor stays the caller's.
   // FailedPrecondition that names what is wrong with it: no budget, another size, user or server.
   static StatusOr<std::unique_ptr<CoreBudget>> Open(int fd);
@@ -91,6 +94,8 @@ class CoreBudget {
   uint32_t num_members() const { return num_members_; }
   // The member that a core belongs to by the split; read once, when the memory was checked.
   uint32_t home(uint32_t core) const { return homes_[core]; }
+  // The processor on which whoever holds the core computes; -1 = where the system puts it.
+  int cpu(uint32_t core) const { return file_->cores[core].cpu; }
   std::atomic<CoreWord>& word(uint32_t core) const { return file_->cores[core].word; }
   CoreBudgetFile::Member& member(uint32_t member) const { return file_->members[member]; }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "src/base/clock.h"
+#include "src/base/thread.h"
 #include "src/device/thread_pool.h"
 
 namespace baton::device {
@@ -81,7 +82,24 @@ uint32_t CoreShare::num_vacant() const {
   return count;
 }
 
-std::optional<uint32_t> CoreShare::TakeSeat() {
+std::optional<uint32_t> CoreShare::TakeSeat(Place* place) {
+  std::optional<uint32_t> core;
+  if (place->core < budget_->num_cores() && ClearBit(vacant_, place->core)) core = place->core;
+  if (!core) core = ClaimVacant();
+  if (core) MoveTo(*core, place);
+  return core;
+}
+
+// A system call of some us, once where the seats stay the same.
+void CoreShare::MoveTo(uint32_t core, Place* place) {
+  place->core = core;
+  const int cpu = budget_->cpu(core);
+  if (cpu == place->cpu) return;
+  (void)PinThisThread(cpu);
+  place->cpu = cpu;
+}
+
+std::optional<uint32_t> CoreShare::ClaimVacant() {
   for (uint32_t i = 0; i * kBits < budget_->num_cores(); ++i) {
     uint64_t bits = vacant_[i].load();
     while (bits != 0) {
@@ -219,7 +237,7 @@ void CoreShare::EndSteps() {
   if (owner_core_ == kNoCore) return;
   is_idle_.store(true);
   Release(std::exchange(owner_core_, kNoCore));
-  while (const std::optional<uint32_t> seat = TakeSeat()) Release(*seat);
+  while (const std::optional<uint32_t> seat = ClaimVacant()) Release(*seat);
   for (uint32_t core = 0; core < budget_->num_cores(); ++core) {
     if (IsHome(core)) (void)MoveCore(budget_->word(core), AfterCancel);
   }

@@ -3,7 +3,8 @@
 //
 // A seat is a core that this member holds. The owner (the thread that calls BeginStep: an engine
 // thread) sits on a core of its own home for as long as it computes. Pool threads take vacant
-// seats, keep them while they compute or spin, and leave them at the border of a work item.
+// seats, keep them while they compute or spin, and leave them at the border of a work item. Where
+// the budget names a processor for each core, whoever takes a seat moves to its processor.
 //
 // Invariants
 //  1. At most one thread of this member computes or spins on each core that the member holds, and
@@ -76,10 +77,19 @@ class CoreShare {
   // Takes and gives back between two work items; the number of vacant seats. Outside of steps: 0.
   uint32_t TakeNews();
 
+  // Where a thread sat last, and the processor that it was kept on for that. Each thread has one.
+  struct Place {
+    uint32_t core = UINT32_MAX;
+    int cpu = -1;
+  };
+  // In a step: moves the calling thread, the owner, to the processor of its seat. BeginStep does
+  // not, because the threads that a pinned thread starts are pinned like it.
+  void SitDown(Place* place) { MoveTo(owner_core_, place); }
+
   // ---- Threads of the pool.
 
-  // A vacant seat, or none.
-  std::optional<uint32_t> TakeSeat();
+  // A vacant seat, or none: the one where the thread sat last if that is vacant.
+  std::optional<uint32_t> TakeSeat(Place* place);
   // Between two work items, and while spinning: false = the seat has been given back. One load.
   bool MayStay(uint32_t core) {
     const bool is_mine = budget_->word(core).load(std::memory_order_acquire) == mine_;
@@ -104,6 +114,9 @@ class CoreShare {
   // Sets or clears a bit; true when this call changed it.
   static bool SetBit(CoreBits& bits, uint32_t core);
   static bool ClearBit(CoreBits& bits, uint32_t core);
+  // A vacant seat, or none.
+  std::optional<uint32_t> ClaimVacant();
+  void MoveTo(uint32_t core, Place* place);
   // Takes `core` if that is allowed and the pool has a thread for it.
   bool TakeCore(uint32_t core);
   // The core is not ours any more. Whoever has its seat calls this; Ring follows.

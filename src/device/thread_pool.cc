@@ -76,11 +76,8 @@ ThreadPool::ThreadPool(const Options& options)
               num_threads_, kMaxThreads);
   workers_.reserve(num_threads_ - 1);
   for (uint32_t i = 1; i < num_threads_; ++i) {
-    std::optional<int> cpu;
-    if (i - 1 < options.worker_cpus.size()) cpu = options.worker_cpus[i - 1];
-    workers_.emplace_back(
-        fmt::format("kernel-{}", i),
-        [this, i] { cores_ == nullptr ? WorkerLoop(i) : SeatedWorkerLoop(i); }, cpu);
+    workers_.emplace_back(fmt::format("kernel-{}", i),
+                          [this, i] { cores_ == nullptr ? WorkerLoop(i) : SeatedWorkerLoop(i); });
   }
 }
 
@@ -178,10 +175,11 @@ void ThreadPool::SleepUntilNews(uint32_t seen_epoch) {
 }
 
 void ThreadPool::SeatedWorkerLoop(uint32_t thread_idx) {
+  CoreShare::Place place;
   std::optional<uint32_t> seat;
   while (!stop_.load()) {
     const uint32_t seen_epoch = epoch_.load();
-    if (!seat) seat = cores_->TakeSeat();
+    if (!seat) seat = cores_->TakeSeat(&place);
     if (seat && !(cores_->MayStay(*seat) && Work(thread_idx, seat))) seat.reset();
     if (stop_.load()) break;
     if (seat && !SpinOnSeat(*seat, seen_epoch)) seat.reset();

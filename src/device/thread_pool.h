@@ -64,8 +64,6 @@ class ThreadPool {
   // Options of a pool.
   struct Options {
     uint32_t num_threads = 1;  // 1..kMaxThreads, the caller included
-    // Processor of worker i (thread i + 1); empty or short = not pinned. The caller pins itself.
-    std::vector<int> worker_cpus = {};
     // The cores on which the workers may run, for pools whose owner brackets its work by BeginStep
     // and EndSteps; outlives the pool. Null: each thread may always run.
     CoreShare* cores = nullptr;

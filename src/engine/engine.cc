@@ -22,7 +22,6 @@ StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineConfig& config,
 
 Engine::Engine(const EngineConfig& config, const EngineParts& parts)
     : parts_(parts),
-      cpu_(config.cpu),
       inbox_(config.inbox_capacity),
       sink_(&inbox_, parts.wire, parts.clock),
       core_(std::make_unique<EngineCore>(config, parts, &inbox_)) {}
@@ -33,8 +32,7 @@ Status Engine::Start() {
   if (started_) return FailedPrecondition("the engine was started before");
   if (parts_.transport != nullptr) BATON_RETURN_IF_ERROR(parts_.transport->Start(&sink_));
   started_ = true;
-  thread_ = Thread(
-      "engine", [this] { Loop(); }, cpu_);
+  thread_ = Thread("engine", [this] { Loop(); });
   return OkStatus();
 }
 

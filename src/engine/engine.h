@@ -74,7 +74,6 @@ class Engine {
   void Loop();
 
   const EngineParts parts_;
-  const std::optional<int> cpu_;
   EngineInbox inbox_;
   EngineTransportSink sink_;
   std::unique_ptr<EngineCore> core_;

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,7 +45,6 @@ struct EngineConfig {
   size_t inbox_capacity = limits::kMaxInboxEvents;     // refusable events
   int64_t request_lease_us = limits::kRequestLeaseUs;  // without a word from the router
   int64_t idle_wake_us = 500'000;  // an idle loop turns this often, for liveness
-  std::optional<int> cpu;          // the only processor of the engine thread
 };
 
 // The parts that an engine is joined with; everything outlives it.

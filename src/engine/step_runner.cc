@@ -52,7 +52,10 @@ bool StepRunner::Run() {
   const StageRange step(state_->parts.stages, StageOfStep(shape.prefill_tokens, shape.decode_rows));
   if (!in_flight_) {
     state_->outbox.Flush();
-    if (cores != nullptr) cores->BeginStep();
+    if (cores != nullptr) {
+      cores->BeginStep();
+      cores->SitDown(&place_);
+    }
     began_us_ = state_->parts.clock->NowUs();
     const bool overlaps = state_->parts.model->overlaps_steps();
     if (!overlaps || !seals_.empty() || !work_.batch().IsChosenWhole()) {

@@ -64,6 +64,7 @@ class StepRunner {
   PromptSeals seals_;
   PromptEnds prompts_;
   std::vector<LiveRequest*> first_steps_;  // their first decode step is this one
+  device::CoreShare::Place place_;         // of the engine thread
   bool in_flight_ = false;                 // the planned step was begun, and has not ended
   int64_t began_us_ = 0;                   // of the planned step
 };

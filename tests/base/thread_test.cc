@@ -42,18 +42,26 @@ TEST(ThreadTest, PinnedThreadRunsOnItsProcessor) {
   }
   ASSERT_GE(wanted, 0);
   int ran_on = -1;
-  Thread thread(
-      "test-pin", [&] { ran_on = sched_getcpu(); }, wanted);
+  Thread thread("test-pin", [&] {
+    EXPECT_TRUE(PinThisThread(wanted));
+    ran_on = sched_getcpu();
+  });
   thread.Join();
   EXPECT_EQ(ran_on, wanted);
 }
 
-TEST(ThreadTest, ImpossibleProcessorIsIgnored) {
-  bool ran = false;
-  Thread(
-      "test-pin", [&] { ran = true; }, 1'000'000)
-      .Join();
-  EXPECT_TRUE(ran);
+TEST(ThreadTest, ImpossibleProcessorChangesNothing) {
+  Thread thread("test-pin", [] {
+    cpu_set_t before;
+    cpu_set_t after;
+    ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+    EXPECT_FALSE(PinThisThread(-1));
+    EXPECT_FALSE(PinThisThread(1'000'000));
+    EXPECT_FALSE(PinThisThread(CPU_SETSIZE - 1));
+    ASSERT_EQ(sched_getaffinity(0, sizeof(after), &after), 0);
+    EXPECT_TRUE(CPU_EQUAL(&before, &after));
+  });
+  thread.Join();
 }
 
 TEST(UniqueFdTest, ClosesExactlyOnce) {

@@ -5,6 +5,8 @@
 
 #include "gtest/gtest.h"
 
+#include "src/base/cpus.h"
+
 namespace baton::cli {
 namespace {
 
@@ -35,6 +37,29 @@ TEST(ServeCoresTest, NothingIsLentByOneWorkerOrWhereWorkersShareCores) {
   EXPECT_TRUE(HomeCores({.num_prefill = 1, .num_decode = 1, .threads = 1}).empty());
   EXPECT_TRUE(HomeCores({.num_prefill = 2, .num_decode = 2, .threads = 3}).empty());
   EXPECT_EQ(*MakeCoreBudget({{.num_prefill = 1, .num_decode = 1, .threads = 1}}), nullptr);
+}
+
+TEST(ServeCoresTest, CoresHaveProcessorsWhereThereAreJustAsMany) {
+  const std::vector<int> cpus = {1, 4, 5};
+  EXPECT_EQ(ProcessorsOfCores(3, cpus, std::nullopt), cpus);
+  EXPECT_EQ(ProcessorsOfCores(3, cpus, 2.5), cpus) << "the quota is rounded up";
+  EXPECT_TRUE(ProcessorsOfCores(3, cpus, 1.5).empty()) << "a quota below the processors";
+  EXPECT_TRUE(ProcessorsOfCores(2, cpus, std::nullopt).empty()) << "the system may choose";
+  EXPECT_TRUE(ProcessorsOfCores(4, cpus, std::nullopt).empty()) << "they are shared";
+  EXPECT_TRUE(ProcessorsOfCores(0, {}, std::nullopt).empty());
+}
+
+TEST(ServeCoresTest, OneWorkerHasABudgetForItsProcessorsAlone) {
+  const auto num_cpus = static_cast<int64_t>(AffinityCpus().size());
+  const auto budget = MakeCoreBudget({{.num_prefill = 0, .num_decode = 1, .threads = num_cpus}});
+  ASSERT_TRUE(budget.ok()) << budget.status();
+  if (num_cpus < 2 || CpuQuota().has_value()) GTEST_SKIP() << "needs two processors, no quota";
+  ASSERT_NE(*budget, nullptr);
+  EXPECT_EQ((*budget)->num_members(), 1u);
+  EXPECT_EQ((*budget)->cpu(0), AffinityCpus().front());
+  const auto fewer = MakeCoreBudget({{.num_prefill = 0, .num_decode = 1, .threads = num_cpus - 1}});
+  ASSERT_TRUE(fewer.ok()) << fewer.status();
+  EXPECT_EQ(*fewer, nullptr);
 }
 
 TEST(ServeCoresTest, ModelsShareThreadsEqually) {

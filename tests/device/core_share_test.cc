@@ -2,6 +2,7 @@
 #include "src/device/core_share.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <thread>
@@ -17,6 +19,7 @@
 #include "gtest/gtest.h"
 
 #include "src/base/clock.h"
+#include "src/base/cpus.h"
 #include "src/base/memory_file.h"
 #include "src/base/unique_fd.h"
 
@@ -33,6 +36,12 @@ std::unique_ptr<CoreShare> Member(const CoreBudget& budget, uint32_t member) {
   auto share = CoreShare::Attach(budget.fd(), member);
   EXPECT_TRUE(share.ok()) << share.status();
   return *std::move(share);
+}
+
+// A seat for a thread that has not sat before.
+std::optional<uint32_t> TakeSeat(CoreShare* share) {
+  CoreShare::Place place;
+  return share->TakeSeat(&place);
 }
 
 uint32_t NumHeld(const CoreBudget& budget, uint32_t member) {
@@ -72,10 +81,10 @@ TEST(CoreShareTest, BothBusyHaveTheSplitOfTheFlags) {
   const auto b = Member(*budget, 1);
   b->BeginStep();
   EXPECT_EQ(NumHeld(*budget, 1), 3u);
-  const auto first = b->TakeSeat();
-  const auto second = b->TakeSeat();
+  const auto first = TakeSeat(b.get());
+  const auto second = TakeSeat(b.get());
   ASSERT_TRUE(first && second);
-  EXPECT_FALSE(b->TakeSeat().has_value());
+  EXPECT_FALSE(TakeSeat(b.get()).has_value());
   // The home waits until a thread of the holder has come to the border of an item.
   std::thread begins([&] { a->BeginStep(); });
   while (b->MayStay(*first)) std::this_thread::yield();
@@ -117,7 +126,7 @@ TEST(CoreShareTest, ASleepingThreadGivesABorrowedCoreBackAndKeepsOneOfItsHome) {
   const auto a = Member(*budget, 0);
   a->BeginStep();
   std::vector<uint32_t> seats;
-  while (const auto seat = a->TakeSeat()) seats.push_back(*seat);
+  while (const auto seat = TakeSeat(a.get())) seats.push_back(*seat);
   ASSERT_EQ(seats.size(), 2u);
   // The time is counted in whole microseconds, and all of this may pass within one.
   const int64_t begin_us = SystemClock().NowUs();
@@ -127,6 +136,66 @@ TEST(CoreShareTest, ASleepingThreadGivesABorrowedCoreBackAndKeepsOneOfItsHome) {
   EXPECT_EQ(NumHeld(*budget, 0), 2u);
   EXPECT_EQ(a->num_vacant(), 1u);
   EXPECT_GT(a->Stats().borrowed_us, 0u);
+}
+
+// The processor on which a new thread is kept by its seat; -1 = none in particular.
+int CpuOfSeat(CoreShare* share, uint32_t* core) {
+  int cpu = -1;
+  std::thread([&] {
+    CoreShare::Place place;
+    *core = share->TakeSeat(&place).value();
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    ASSERT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+    if (CPU_COUNT(&set) == 1) cpu = sched_getcpu();
+  }).join();
+  return cpu;
+}
+
+TEST(CoreShareTest, SeatsAreOnTheProcessorsOfTheirCores) {
+  const std::vector<int> cpus = AffinityCpus();
+  if (cpus.size() < 2) GTEST_SKIP() << "needs two processors";
+  const std::vector<int> placed = {cpus[1], cpus[0]};
+  const auto budget = *CoreBudget::Create(std::vector<uint32_t>{1, 1}, placed);
+  const auto a = Member(*budget, 0);
+  a->BeginStep();
+  uint32_t core = UINT32_MAX;
+  EXPECT_EQ(CpuOfSeat(a.get(), &core), cpus[0]);
+  EXPECT_EQ(core, 1u);
+  std::thread([&] {
+    CoreShare::Place place;
+    a->SitDown(&place);
+    EXPECT_EQ(place.core, 0u);
+    EXPECT_EQ(sched_getcpu(), cpus[1]);
+  }).join();
+  EXPECT_FALSE(CoreBudget::Create(std::vector<uint32_t>{1, 1}, std::vector<int>{0}).ok());
+}
+
+TEST(CoreShareTest, WithoutProcessorsNobodyIsKeptOnOne) {
+  if (AffinityCpus().size() < 2) GTEST_SKIP() << "needs two processors";
+  const auto budget = MakeBudget({2});
+  const auto a = Member(*budget, 0);
+  a->BeginStep();
+  uint32_t core = UINT32_MAX;
+  EXPECT_EQ(CpuOfSeat(a.get(), &core), -1);
+}
+
+TEST(CoreShareTest, AThreadSitsDownWhereItSatLast) {
+  const auto budget = MakeBudget({4});
+  const auto a = Member(*budget, 0);
+  a->BeginStep();
+  CoreShare::Place first;
+  CoreShare::Place second;
+  ASSERT_EQ(a->TakeSeat(&first), 1u);
+  ASSERT_EQ(a->TakeSeat(&second), 2u);
+  a->Leave(1);
+  a->Leave(2);
+  EXPECT_EQ(a->TakeSeat(&second), 2u);
+  EXPECT_EQ(a->TakeSeat(&first), 1u);
+  // Its last seat is taken: any other will do.
+  a->Leave(1);
+  EXPECT_EQ(TakeSeat(a.get()), 1u);
+  EXPECT_EQ(a->TakeSeat(&first), 3u);
 }
 
 TEST(CoreShareTest, LentTimeIsCountedAtTheHome) {
@@ -145,8 +214,8 @@ TEST(CoreShareTest, AThreadThatIsLateLeavesAfterTheEndOfTheSteps) {
   const auto budget = MakeBudget({2, 1});
   const auto a = Member(*budget, 0);
   a->BeginStep();
-  const uint32_t one = a->TakeSeat().value();
-  const uint32_t two = a->TakeSeat().value();
+  const uint32_t one = TakeSeat(a.get()).value();
+  const uint32_t two = TakeSeat(a.get()).value();
   a->EndSteps();
   EXPECT_EQ(NumFree(*budget), 1u);
   EXPECT_FALSE(a->MayStay(one));
@@ -160,7 +229,7 @@ TEST(CoreShareTest, AHolderThatDoesNotGiveBackLosesTheCore) {
   const auto a = Member(*budget, 0);
   const auto b = Member(*budget, 1);
   b->BeginStep();
-  const uint32_t lent = b->TakeSeat().value();
+  const uint32_t lent = TakeSeat(b.get()).value();
   const int64_t begin_us = SystemClock().NowUs();
   a->BeginStep();
   EXPECT_GE(SystemClock().NowUs() - begin_us, CoreShare::kSeizeAfterUs);
@@ -195,7 +264,7 @@ class Walk {
     } else if (move == 2 && share.HasNews()) {
       (void)share.TakeNews();
     } else if (move == 3) {
-      const auto seat = share.TakeSeat();
+      const auto seat = TakeSeat(&share);
       EXPECT_TRUE(!seat || seats_[i].insert(*seat).second) << "two threads on one core";
     } else if (move == 4 && !seats_[i].empty()) {
       LookOrSleep(i, *seats_[i].begin());

@@ -101,13 +101,6 @@ TEST(ThreadPool, StartsAndStopsWithoutAJob) {
   for (int i = 0; i < 20; ++i) ThreadPool pool(4);
 }
 
-TEST(ThreadPool, TakesPinningAsAHint) {
-  ThreadPool pool({.num_threads = 3, .worker_cpus = {0, 100000}});
-  std::atomic<uint32_t> count{0};
-  pool.Run(10, [&](uint32_t, uint32_t) { ++count; });
-  EXPECT_EQ(count.load(), 10u);
-}
-
 TEST(ThreadPool, RangesCoverEverythingAndRespectTheirMinimum) {
   ThreadPool pool(4);
   for (uint32_t total : {0u, 1u, 15u, 16u, 17u, 31u, 32u, 33u, 1009u}) {
