@@ -450,7 +450,6 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   plan.echo = params.echo.value_or(false);
   plan.splits_reasoning = is_chat && params.splits_reasoning.value_or(arrival.splits_reasoning);
   plan.stop = params.stop;
-  plan.ignore_eos = params.ignore_eos.value_or(false);
 
   GenerateRequest& request = built->request;
   request.request_id = plan.request_id;
@@ -558,6 +557,9 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
   if (params.return_progress.value_or(false) && !built->request.reports_progress) {
     built->unread.emplace_back("return_progress");
   }
+  const SamplingParams& sampling = built->request.sampling;
+  // The end of a form is the model's own: ignore_eos does not hold there.
+  built->plan.ignore_eos = sampling.ignore_eos && !sampling.grammar;
   WarnOfEarlyEnd(built);
   return !params.embeds || SetEmbeds(params, built, error);
 }

@@ -79,7 +79,7 @@ struct AnswerPlan {
   bool is_constrained = false;  // the answer has a grammar: a cut one says that it is incomplete
   // Texts that may end a choice, for stop_reason.
   std::vector<std::string> stop;
-  bool ignore_eos = false;
+  bool ignore_eos = false;  // end-of-generation tokens are ordinary ones
 
   // Choices that are returned, prompt by prompt.
   uint32_t num_all_choices() const { return num_choices * static_cast<uint32_t>(prompts.size()); }

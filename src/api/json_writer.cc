@@ -48,6 +48,28 @@ void AppendEscaped(char c, std::string* out) {
   }
 }
 
+// The escape of U+0085, U+2028 or U+2029 at the beginning of `text`; "" where none begins it.
+std::string_view LineBreakEscape(std::string_view text) {
+  if (text.starts_with("\xc2\x85")) return "\\u0085";
+  if (text.starts_with("\xe2\x80\xa8")) return "\\u2028";
+  if (text.starts_with("\xe2\x80\xa9")) return "\\u2029";
+  return "";
+}
+
+// Appends JSON, or the inside of a string of it, with Unicode's line breaks escaped: clients that
+// read line by line as Python's str.splitlines does (httpx, so Ollama's) would cut it there.
+void AppendAsOneLine(std::string_view json, std::string* out) {
+  size_t begin = 0;
+  for (size_t i = 0; i < json.size(); ++i) {
+    if (json[i] != '\xc2' && json[i] != '\xe2') continue;
+    const std::string_view escape = LineBreakEscape(json.substr(i));
+    if (escape.empty()) continue;
+    out->append(json.substr(begin, i - begin)).append(escape);
+    begin = i + (json[i] == '\xc2' ? 2 : 3);
+  }
+  out->append(json.substr(begin));
+}
+
 template <typename T>
 std::string Shortest(T value) {
   if (!std::isfinite(value)) return "null";
@@ -78,7 +100,7 @@ JsonWriter& JsonWriter::Close(char bracket) {
 
 JsonWriter& JsonWriter::Raw(std::string_view value) {
   Comma();
-  text_.append(value);
+  AppendAsOneLine(value, &text_);
   return *this;
 }
 
@@ -102,7 +124,9 @@ JsonWriter& JsonWriter::BeginString() {
 JsonWriter& JsonWriter::AppendString(std::string_view part) {
   std::string mended;
   if (ValidUtf8Prefix(part) != part.size()) part = mended = LossyUtf8(part);
-  for (const char c : part) AppendEscaped(c, &text_);
+  std::string escaped;
+  for (const char c : part) AppendEscaped(c, &escaped);
+  AppendAsOneLine(escaped, &text_);
   return *this;
 }
 

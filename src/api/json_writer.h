@@ -1,4 +1,6 @@
-// JsonWriter: builds JSON text front to back, commas and escapes included. One thread.
+// JsonWriter: builds JSON text front to back, commas and escapes included. It is one line in every
+// reader's sense, where texts given to Raw have no line feed: Unicode's line breaks are escaped.
+// One thread.
 //
 //   JsonWriter json;
 //   json.BeginObject().Key("id").String(id).Key("n").Int(3).EndObject();

@@ -122,6 +122,7 @@ constexpr UnsupportedRow kTable[] = {
     {"tool_prompt", kBoth, Neutral::kEmpty},
     {"parse_tool_calls", kBoth, Neutral::kEmpty},
     {"web_search_options", kBoth, Neutral::kNothing},
+    {"moderation", kBoth, Neutral::kNothing},
     {"search_parameters", kBoth, Neutral::kNothing},
     {"plugins", kBoth, Neutral::kEmpty},
     {"transforms", kBoth, Neutral::kEmpty},

@@ -29,10 +29,10 @@ constexpr std::string_view kAllowedFields =
     "X-Baton-Resumable, traceparent";
 constexpr std::string_view kAllowedMethods = "GET, HEAD, POST, OPTIONS";
 constexpr std::string_view kExposedFields =
-    "X-Request-Id, Retry-After, X-Baton-Ignored-Fields, X-Baton-Warnings, X-Baton-Stream, Allow, "
-    "x-ratelimit-limit-requests, "
-    "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "
-    "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens";
+    "X-Request-Id, request-id, Retry-After, X-Baton-Ignored-Fields, X-Baton-Warnings, "
+    "X-Baton-Stream, Allow, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
+    "x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, "
+    "x-ratelimit-reset-tokens";
 // Seconds that a browser may remember a preflight: an origin that is no longer allowed is refused
 // by the request itself.
 constexpr std::string_view kPreflightMaxAge = "600";

@@ -51,6 +51,12 @@ TEST_F(CompletionTest, StopReasonSaysWhatOfTheRequestEndedAChoice) {
        FinishReason::kStop,
        {},
        "256"},
+      {"end of a form, which ignore_eos does not hold back",
+       R"("structured_outputs":{"choice":["x"]},"ignore_eos":true)",
+       kTestEos,
+       FinishReason::kStop,
+       {},
+       "null"},
       {"length", stops, 'x', FinishReason::kLength, {}, "null"},
   };
   for (const Case& c : cases) {

@@ -3,6 +3,7 @@
 
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "fmt/format.h"
 #include "gtest/gtest.h"
@@ -271,6 +272,22 @@ TEST(JsonWriterTest, BrokenBytesStayJson) {
   EXPECT_EQ(json.text(),
             "\"a\xef\xbf\xbd\xef\xbf\xbdz\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\",\"\xef\xbf\xbd\"")
       << "one for the half of a character, as Python's and Rust's decoders have it";
+}
+
+TEST(JsonWriterTest, EscapesUnicodeLineBreaks) {
+  // Clients that split lines as Python's str.splitlines does cut an event at each of these.
+  constexpr std::string_view kText = "\xc2\x85 \xe2\x80\xa8\xe2\x80\xa9 \xc2\xa0\xe2\x80\xaa";
+  constexpr std::string_view kWritten = "\"\\u0085 \\u2028\\u2029 \xc2\xa0\xe2\x80\xaa\"";
+  JsonWriter json;
+  json.String(kText);
+  EXPECT_EQ(json.text(), kWritten);
+  JsonWriter raw;
+  raw.Raw(fmt::format("\"{}\"", kText));
+  EXPECT_EQ(raw.text(), kWritten) << "arguments of a call are the model's own bytes";
+  JsonValue value;
+  RequestError error;
+  ASSERT_TRUE(ParseJson(json.text(), &value, &error));
+  EXPECT_EQ(*value.AsString(), kText);
 }
 
 }  // namespace

@@ -468,6 +468,16 @@ TEST_F(ToolsTest, BadToolsAreNamed) {
   EXPECT_EQ(Text(*beside, {"error", "param"}), "tools[0].function.parameters.properties.a.type");
 }
 
+// It is found with the whole tag of calls, which has no place of its own.
+TEST_F(ToolsTest, ASchemaThatNothingSatisfiesIsNamed) {
+  const std::string impossible =
+      R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"required":["a"],)"
+      R"("properties":{"a":{"type":"integer","minimum":5,"maximum":4}}}}}])";
+  const auto refused = Post(kChatPath, kHello + impossible + R"(,"tool_choice":"required"})");
+  EXPECT_EQ(refused->status, 400) << refused->body;
+  EXPECT_EQ(Text(*refused, {"error", "param"}), "tools[0].function.parameters.properties.a");
+}
+
 TEST_F(ToolsTest, ChannelsAreThoughtsContentAndCalls) {
   submitter_.served = {ModelWith("<|channel|>functions.{{ tools | tojson }}" + kTurns)};
   AnswerWith(

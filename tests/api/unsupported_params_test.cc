@@ -58,6 +58,7 @@ constexpr Asking kAsking[] = {
     {"functions", R"([{"name":"f"}])"},
     {"function_call", R"({"name":"f"})"},
     {"web_search_options", "{}"},
+    {"moderation", R"({"model":"m"})"},
     {"suffix", R"(" end")"},
     {"prompt_embeds", R"("AA==")"},
     {"modalities", R"(["text","audio"])"},

@@ -195,6 +195,16 @@ TEST(SiteRulesTest, PreflightOfAnAllowedPageNamesWhatItAskedFor) {
   EXPECT_EQ(field("Vary"), "Origin");
 }
 
+TEST(SiteRulesTest, AnAllowedPageReadsTheRequestIdsOfBothApis) {
+  const HttpHeaders headers = {{"Host", "localhost"}, {"Origin", "https://chat.example:8443"}};
+  const SiteVerdict verdict =
+      JudgeSite(Rules(), {.method = "POST", .headers = &headers, .on_loopback = true});
+  const std::string exposed(
+      verdict.fields.Find("Access-Control-Expose-Headers").value_or("<absent>"));
+  EXPECT_THAT(exposed, HasSubstr("X-Request-Id, "));
+  EXPECT_THAT(exposed, HasSubstr(" request-id, ")) << "Anthropic's client reads this one";
+}
+
 // Seconds of one event loop, were the work quadratic.
 TEST(SiteRulesTest, APreflightOfThousandsOfFieldsIsCutOff) {
   std::string asked(30'000, ',');

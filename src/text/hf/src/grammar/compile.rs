@@ -79,12 +79,7 @@ pub fn compile(
         let (parser, ignored) = match kind {
             Kind::SchemaStrict => compile_schema(&vocabulary, &text, Strictness::Strict, &limits)?,
             Kind::SchemaLoose => compile_schema(&vocabulary, &text, Strictness::Loose, &limits)?,
-            Kind::StructuralTag => {
-                let made = structural::compile(&text, &limits)?;
-                let parser = parser_of(&vocabulary, GrammarWithLexer::from_lark(made.lark))
-                    .map_err(|message| coded(name_of(kind), &message))?;
-                (parser, made.ignored)
-            }
+            Kind::StructuralTag => compile_tag(&vocabulary, &text, &limits)?,
             _ => (compile_plain(&vocabulary, kind, &text, &limits)?, Vec::new()),
         };
         Ok(Grammar::new(vocabulary, parser, ignored))
@@ -223,6 +218,30 @@ fn compile_schema(
             Err(coded(&place, &inner.unwrap_or(message)))
         }
     }
+}
+
+fn compile_tag(
+    vocabulary: &Vocabulary,
+    text: &str,
+    limits: &Limits,
+) -> Result<(TokenParser, Vec<String>), Failure> {
+    let made = structural::compile(text, limits)?;
+    match parser_of(vocabulary, GrammarWithLexer::from_lark(made.lark)) {
+        Ok(parser) => Ok((parser, made.ignored)),
+        Err(message) => Err(made
+            .schemas
+            .iter()
+            .find_map(|(place, checked)| schema_failure(vocabulary, place, checked))
+            .unwrap_or_else(|| coded(name_of(Kind::StructuralTag), &message))),
+    }
+}
+
+/// The failure of the schema at `place` of a tag, where it fails by itself.
+fn schema_failure(vocabulary: &Vocabulary, place: &str, checked: &Checked) -> Option<Failure> {
+    let loose = Strictness::Loose;
+    let message = schema_parser(vocabulary, checked.schema.clone(), loose, checked.blanks).err()?;
+    let (inside, reason) = locate(vocabulary, checked, loose);
+    Some(coded(&inside.replacen('#', place, 1), &reason.unwrap_or(message)))
 }
 
 /// The keyword that a warning of llguidance says is not enforced in full.

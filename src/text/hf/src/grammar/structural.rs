@@ -14,16 +14,19 @@ use serde_json::{Map, Value};
 
 use super::compile::{with_options, Limits};
 use super::json_text;
-use super::schema::{self, Blanks, Strictness};
+use super::schema::{self, Blanks, Checked, Strictness};
 use crate::Failure;
 
-const MAX_STRUCTURES: usize = 128;
+const MAX_STRUCTURES: usize = 1024;
 const MAX_TAGS: u64 = 1000;
 
-/// A grammar, and the places of the schemas' keywords that it does not enforce.
+/// A grammar, the places of the schemas' keywords that it does not enforce, and the schemas with
+/// their own places.
+#[derive(Default)]
 pub struct Structural {
     pub lark: String,
     pub ignored: Vec<String>,
+    pub schemas: Vec<(String, Checked)>,
 }
 
 /// One kind of tag.
@@ -117,22 +120,26 @@ fn rules_of(members: &Map<String, Value>) -> Result<Rules<'_>, Failure> {
     Ok(Rules { max_tags: is_forced.then_some(max_tags), separator })
 }
 
-/// The schema of one structure as rules named after `name`, and what it does not enforce.
+/// The schema of one structure as rules named after `name`; `made` gets the schema too.
 fn content_rules(
     structure: &Structure,
     place: &str,
     name: &str,
     limits: &Limits,
-) -> Result<(String, Vec<String>), Failure> {
+    made: &mut Structural,
+) -> Result<String, Failure> {
     let within = |text: &str| text.replacen('#', &in_schema(place), 1);
     let checked = schema::check(structure.schema, Strictness::Loose, limits)
         .map_err(|f| Failure::new(f.code, within(&f.message)))?;
-    let ignored = checked.ignored.iter().map(|at| within(at)).collect();
-    if structure.is_xml {
-        return Ok((xml_rules(&checked.schema, name, checked.blanks), ignored));
-    }
-    let schema = with_options(checked.schema, Strictness::Loose, checked.blanks);
-    Ok((format!("{name}: %json {schema}\n"), ignored))
+    made.ignored.extend(checked.ignored.iter().map(|at| within(at)));
+    let rules = if structure.is_xml {
+        xml_rules(&checked.schema, name, checked.blanks)
+    } else {
+        let schema = with_options(checked.schema.clone(), Strictness::Loose, checked.blanks);
+        format!("{name}: %json {schema}\n")
+    };
+    made.schemas.push((in_schema(place), checked));
+    Ok(rules)
 }
 
 /// The text of a parameter whose schema is `schema`, as an expression of Lark: any, or one of a
@@ -201,13 +208,12 @@ fn compile_forced(
     separator: &str,
     limits: &Limits,
 ) -> Result<Structural, Failure> {
-    let (mut rules, mut ignored, mut tags) = (String::new(), Vec::new(), Vec::new());
+    let (mut rules, mut made, mut tags) = (String::new(), Structural::default(), Vec::new());
     for (i, value) in structures.iter().enumerate() {
         let place = format!("#/structures/{i}");
         let structure = structure_of(value, &place)?;
         let name = format!("c{i}");
-        let (content, dropped) = content_rules(&structure, &place, &name, limits)?;
-        ignored.extend(dropped);
+        let content = content_rules(&structure, &place, &name, limits, &mut made)?;
         let (begin, end) = (quoted(structure.begin), quoted(structure.end));
         let _ = write!(rules, "s{i}: {begin} {name} {end}\n{content}");
         tags.push(format!("s{i}"));
@@ -216,8 +222,8 @@ fn compile_forced(
         0 => String::new(),
         more => format!(" ({} tag){{0,{more}}}", quoted(separator)),
     };
-    let lark = format!("start: tag{more}\ntag: {}\nTEXT: /(\\n|.)*/\n{rules}", tags.join(" | "));
-    Ok(Structural { lark, ignored })
+    made.lark = format!("start: tag{more}\ntag: {}\nTEXT: /(\\n|.)*/\n{rules}", tags.join(" | "));
+    Ok(made)
 }
 
 pub fn compile(text: &str, limits: &Limits) -> Result<Structural, Failure> {
@@ -239,7 +245,7 @@ pub fn compile(text: &str, limits: &Limits) -> Result<Structural, Failure> {
         .map(|(i, trigger)| text_of(Some(trigger), &format!("#/triggers/{i}")))
         .collect::<Result<Vec<_>, _>>()?;
     let mut tags: Vec<Vec<String>> = vec![Vec::new(); triggers.len()];
-    let (mut rules, mut ignored) = (String::new(), Vec::new());
+    let (mut rules, mut made) = (String::new(), Structural::default());
     for (i, value) in list_of(members, "structures")?.iter().enumerate() {
         let place = format!("#/structures/{i}");
         let structure = structure_of(value, &place)?;
@@ -247,12 +253,12 @@ pub fn compile(text: &str, limits: &Limits) -> Result<Structural, Failure> {
         let Some(trigger) = found else {
             return Err(invalid(&format!("{place}/begin"), "begins with none of the triggers"));
         };
-        let (content, dropped) = content_rules(&structure, &place, &format!("json{i}"), limits)?;
-        ignored.extend(dropped);
+        let name = format!("json{i}");
+        let content = content_rules(&structure, &place, &name, limits, &mut made)?;
         let rest = &structure.begin[triggers[trigger].len()..];
         let rest = if rest.is_empty() { String::new() } else { quoted(rest) };
         let end = quoted(structure.end);
-        let _ = write!(rules, "s{i}: {rest} json{i} {end}\n{content}");
+        let _ = write!(rules, "s{i}: {rest} {name} {end}\n{content}");
         tags[trigger].push(format!("s{i}"));
     }
     let mut options = Vec::new();
@@ -265,8 +271,8 @@ pub fn compile(text: &str, limits: &Limits) -> Result<Structural, Failure> {
         options.push(format!("t{i}"));
     }
     let options = options.join(" | ");
-    let lark = format!("start: ({options})* tail\ntail: TEXT\nTEXT: /(\\n|.)*/\n{rules}");
-    Ok(Structural { lark, ignored })
+    made.lark = format!("start: ({options})* tail\ntail: TEXT\nTEXT: /(\\n|.)*/\n{rules}");
+    Ok(made)
 }
 
 fn in_schema(place: &str) -> String {

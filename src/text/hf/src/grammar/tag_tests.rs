@@ -1,4 +1,4 @@
-//! Texts of parameters that stand between tags.
+//! Texts of parameters that stand between tags, and how many tags there may be.
 
 use serde_json::{json, Value};
 
@@ -37,4 +37,15 @@ fn texts_in_tags_have_their_lengths() {
     let grammar = grammar_of(json!({"type": "string", "minLength": 30}));
     let short = "a\n</parameter>\n<parameter=n>\n1";
     assert!(!takes(&grammar, &of(short)), "what follows a text that is too short is no part of it");
+}
+
+#[test]
+fn a_tag_has_as_many_structures_as_a_request_has_tools() {
+    let structures: Vec<Value> = (0..1024)
+        .map(|i| json!({"begin": format!("<c>f{i} "), "end": "</c>", "schema": {"const": i}}))
+        .collect();
+    let tag = json!({"at_least_one": true, "max_tags": 1, "structures": structures});
+    let grammar = of_kind(Kind::StructuralTag, &tag.to_string());
+    assert!(takes(&grammar, "<c>f1023 1023</c>"));
+    assert!(!takes(&grammar, "<c>f1023 1022</c>"));
 }

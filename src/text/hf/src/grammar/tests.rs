@@ -531,6 +531,8 @@ fn a_trigger_in_free_text_begins_a_tag() {
         let structure = json!({"begin": begin, "schema": schema, "end": end});
         json!({"triggers": ["<f="], "structures": [structure]})
     };
+    let impossible = json!({"type": "object", "required": ["a"],
+        "properties": {"a": {"type": "integer", "minimum": 5, "maximum": 4}}});
     for (bad, part) in [
         (json!({"structures": [], "triggers": ["a"]}), "#/structures: "),
         (json!({"structures": [1], "triggers": []}), "#/triggers: "),
@@ -539,7 +541,8 @@ fn a_trigger_in_free_text_begins_a_tag() {
         (one("<g>", "</g>", json!({})), "#/structures/0/begin: begins with none"),
         (one("<f=a>", "", json!({})), "#/structures/0/end: "),
         (one("<f=a>", "<", json!({"type": "int"})), "#/structures/0/schema/type: "),
-        (one("<f=a>", "<", json!(false)), "the structural tag"),
+        (one("<f=a>", "<", json!(false)), "#/structures/0/schema: "),
+        (one("<f=a>", "<", impossible), "#/structures/0/schema/properties/a: Unsatisfiable"),
     ] {
         let message = refusal(Kind::StructuralTag, &bad.to_string()).message;
         assert!(message.contains(part), "{bad}: {message}");
