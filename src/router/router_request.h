@@ -68,6 +68,7 @@ struct AskedMove {
   LeaseId source;             // whose KV it takes, or who computes it; 0 = the decode worker itself
   uint32_t num_replayed = 0;  // as the decode worker was told
   bool exact = true;
+  RouteNote note;
   int64_t asked_us = 0;
 
   bool on() const { return decode.lease.value() != 0; }
