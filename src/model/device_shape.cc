@@ -35,7 +35,7 @@ Status CheckLayerKinds(const ModelConfig& config, std::string_view device) {
   return OkStatus();
 }
 
-// The same for the arithmetic of layers that devices have.
+// Unimplemented where layers that devices have are computed in another way.
 Status CheckArithmetic(const ModelConfig& config, std::string_view device) {
   if (config.traits->sinks) {
     return Unimplemented(

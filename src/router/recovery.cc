@@ -28,6 +28,13 @@ constexpr int64_t kSettleUs = 10'000;
 // lets a worker wait only after more deaths in a row.
 constexpr uint32_t kMaxEarlyDeaths = 1;
 
+// Deaths of its workers that a request sees in its life, and known tokens that allow one more. Each
+// new token begins the limits of faults anew, so a request that kills its worker after every token
+// would end one worker per token. A long answer on workers that come and go is not cut: 64 tokens
+// take seconds, in which few workers die by themselves.
+constexpr uint32_t kMaxDeaths = 16;
+constexpr uint32_t kTokensADeath = 64;
+
 // A client is told at most so much of why a grammar ended its answer.
 constexpr size_t kMaxGrammarReasonBytes = 512;
 
@@ -111,6 +118,12 @@ PlacementFault DeathOf(RouterRequest& request, bool is_decode, bool drains) {
   return is_decode ? PlacementFault::kDecodeGone : PlacementFault::kPrefillGone;
 }
 
+// Counts a death of a worker under the request; true when it is one too many.
+bool HasSeenTooManyDeaths(RouterRequest& request) {
+  ++request.num_deaths;
+  return request.num_deaths > kMaxDeaths + request.merge.num_known() / kTokensADeath;
+}
+
 // All that the request still needs of this worker are log-probabilities of its prompt: it has its
 // KV, or all its tokens. No other placement would compute the prompt for them alone.
 bool GivesLogAlone(const RouterRequest& request, bool is_prefill) {
@@ -163,6 +176,14 @@ void Recovery::PlaceAgain(RouterRequest& request, PlacementFault why, int64_t no
   queue_->Requeue(request, not_before_us, keep);
 }
 
+void Recovery::EndAfterDeaths(RouterRequest& request) {
+  if (delivery_->DeliverIfComplete(request)) return;
+  BATON_LOG_ERROR(
+      "request {} is given up at attempt {}: {} workers died under it with {} tokens known",
+      request.uid, request.attempt(), request.num_deaths, request.merge.num_known());
+  table_->EndBad(request, ErrorCode::kWorkerLost);
+}
+
 void Recovery::RecoverRequestsOn(LeaseId lease, int64_t now_us) {
   std::vector<RouterRequest*> hit;
   for (const auto& [uid, request] : table_->requests()) {
@@ -195,6 +216,10 @@ void Recovery::RecoverRequestsOn(LeaseId lease, int64_t now_us) {
     (is_decode ? request->decode : request->prefill).live = false;
     if (GivesLogAlone(*request, !is_decode)) {
       table_->EndBad(*request, ErrorCode::kWorkerLost);
+      continue;
+    }
+    if (!drains && HasSeenTooManyDeaths(*request)) {
+      EndAfterDeaths(*request);
       continue;
     }
     Recover(*request, DeathOf(*request, is_decode, drains), now_us);

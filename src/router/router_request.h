@@ -18,6 +18,7 @@
 #include "src/router/client_pause.h"
 #include "src/router/generate_request.h"
 #include "src/router/kv_share.h"
+#include "src/router/placement_parts.h"
 #include "src/router/request_traces.h"
 #include "src/router/retry_estimate.h"
 #include "src/router/router_prefix_index.h"
@@ -31,51 +32,6 @@ namespace baton::router {
 
 // "QUEUED", "PLACING", ...: as /debug/requests shows a request.
 std::string_view RouterStateName(kv::HandoffRequestState state);
-
-// The part of a placement that runs at one worker.
-struct PlacementHalf {
-  LeaseId lease;       // 0 = this half does not exist
-  PlacementCost cost;  // what it counts in the registry
-  uint32_t attempt = 0;
-  bool shares = false;  // the prompt's full blocks are counted in the worker's SharedBlocks
-  bool live = false;    // started and not known to have ended
-  LeaseId link_to;      // of a prefill half: the hand-off counts in its link to this worker
-  uint64_t link_bytes = 0;
-
-  bool Is(LeaseId other) const { return lease == other && lease.value() != 0; }
-};
-
-// A worker that holds the KV of the attempt before, so that it can be the source of the next one: a
-// prefill worker whose decode worker was lost, or a decode worker that drains.
-struct KeptSource {
-  LeaseId lease;  // 0 = none
-  uint32_t attempt = 0;
-};
-
-// A prefill worker whose KV came too slowly to a request: for a while the request uses none of that
-// worker's links.
-struct SlowSource {
-  LeaseId prefill;  // 0 = none
-  int64_t until_us = 0;
-
-  bool Is(LeaseId other, int64_t now_us) const { return prefill == other && now_us < until_us; }
-};
-
-// The next placement of a stream that leaves a draining worker. Its decode worker was asked; until
-// it has reserved, the current placement goes on.
-struct AskedMove {
-  PlacementHalf decode;       // at the worker that was asked; lease 0 = there is no move
-  LeaseId source;             // whose KV it takes, or who computes it; 0 = the decode worker itself
-  uint32_t num_replayed = 0;  // as the decode worker was told
-  bool exact = true;
-  RouteNote note;
-  int64_t asked_us = 0;
-
-  bool on() const { return decode.lease.value() != 0; }
-  bool Is(LeaseId lease, uint32_t attempt) const {
-    return decode.Is(lease) && decode.attempt == attempt;
-  }
-};
 
 // The place of a request among those whose KV is on its way: by prefill worker, decode worker, then
 // the time since when its KV is waited for.
@@ -145,7 +101,8 @@ struct RouterRequest {
   uint32_t cached_tokens = 0;  // of the prompt, at the worker that computes it
   SlowSource slow;
   uint32_t num_resumes = 0;       // placements that a fault or a planned move ended
-  uint32_t num_early_deaths = 0;  // of them by a worker that died before it had begun
+  uint32_t num_deaths = 0;        // of them by a worker that died
+  uint32_t num_early_deaths = 0;  // of these, before it had begun
   // Why it was placed again, until it is known where its KV comes from.
   std::optional<obs::ResumeReason> resume_reason;
 
