@@ -205,9 +205,10 @@ bool Placer::RefusedByObjective(RouterRequest& request, const PlannedRoute& plan
   const PrefillLoad load =
       is_pair ? table.prefill[route.prefill_idx] : AsPrefillLoad(table.decode[route.decode_idx]);
   const uint32_t num_uncached = request.NumTokens() - request.CachedTokensAt(computes);
-  const FirstTokenForecast forecast = {.wait_us = now_us - request.queued_us + UsOf(load.backlog_s),
-                                       .own_us = request.queued_us - request.spec.received_us +
-                                                 UsOf(num_uncached / load.tokens_per_s)};
+  const FirstTokenForecast forecast = {
+      .wait_us = now_us - request.wait.begin_us + UsOf(load.backlog_s),
+      .own_us = request.wait.begin_us - request.spec.received_us +
+                UsOf(num_uncached / load.tokens_per_s)};
   const std::optional<RequestError> refusal = RefusalForFirstToken(forecast, ttft_us);
   if (!refusal) return false;
   state_->metrics->CountEarlyRefusal(obs::EarlyRefusal::kFirstToken);

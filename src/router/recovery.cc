@@ -111,17 +111,17 @@ PlacementFault DeathOf(RouterRequest& request, bool is_decode, bool drains) {
                             (request.is_local && prefill_began);
   const bool began = is_decode ? decode_began : prefill_began;
   // A worker that dies in its first moment with the request may not have told of it any more.
-  if (began || request.num_early_deaths == kMaxEarlyDeaths) {
+  if (began || request.resumes.num_early_deaths == kMaxEarlyDeaths) {
     return is_decode ? PlacementFault::kDecodeDied : PlacementFault::kPrefillDied;
   }
-  ++request.num_early_deaths;
+  ++request.resumes.num_early_deaths;
   return is_decode ? PlacementFault::kDecodeGone : PlacementFault::kPrefillGone;
 }
 
 // Counts a death of a worker under the request; true when it is one too many.
 bool HasSeenTooManyDeaths(RouterRequest& request) {
-  ++request.num_deaths;
-  return request.num_deaths > kMaxDeaths + request.merge.num_known() / kTokensADeath;
+  ++request.resumes.num_deaths;
+  return request.resumes.num_deaths > kMaxDeaths + request.merge.num_known() / kTokensADeath;
 }
 
 // All that the request still needs of this worker are log-probabilities of its prompt: it has its
@@ -169,10 +169,10 @@ void Recovery::PlaceAgain(RouterRequest& request, PlacementFault why, int64_t no
   BATON_LOG_WARN("request {} attempt {} is placed again ({}), {} tokens are known", request.uid,
                  request.attempt(), kResumeReasonNames[static_cast<size_t>(reason)],
                  request.merge.num_known());
-  ++request.num_resumes;
+  ++request.resumes.num;
   ++request.notes.resumes[static_cast<size_t>(reason)];
-  request.resume_reason = reason;
-  request.queued_us = state_->now_us;
+  request.resumes.reason = reason;
+  request.wait.begin_us = state_->now_us;
   queue_->Requeue(request, not_before_us, keep);
 }
 
@@ -180,7 +180,7 @@ void Recovery::EndAfterDeaths(RouterRequest& request) {
   if (delivery_->DeliverIfComplete(request)) return;
   BATON_LOG_ERROR(
       "request {} is given up at attempt {}: {} workers died under it with {} tokens known",
-      request.uid, request.attempt(), request.num_deaths, request.merge.num_known());
+      request.uid, request.attempt(), request.resumes.num_deaths, request.merge.num_known());
   table_->EndBad(request, ErrorCode::kWorkerLost);
 }
 
