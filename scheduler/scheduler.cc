@@ -19,6 +19,7 @@ using kv::DivideState;
 using kv::PrefixIndex;
 using kv::PromptBlocks;
 using kv::PromptState;
+using limits::kMaxLoggedStepTimes;
 using limits::kMaxPromptLogRows;
 
 namespace {
@@ -70,7 +71,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex
       pool_(pool),
       index_(index),
       proposer_(proposer),
-      cost_(config.first_cost),
+      cost_(config.first_cost, config.output_row_tokens),
       batch_limit_(BatchLimitOf(config)) {
   BATON_CHECK(config.block_size >= 1 && config.max_running >= 1 && config.max_prefilling >= 1 &&
                   config.max_waiting >= 1 && config.max_chunk >= 1 &&
@@ -556,10 +557,10 @@ bool Scheduler::LogsChunk(const Sequence& sequence) {
 
 uint32_t Scheduler::ChunkFor(const Sequence& sequence) const {
   const bool mixed = plan_.shape.decode_rows > 0;
-  const int64_t target_us = mixed ? config_.MixedStepUs() : config_.target_step_us;
+  const bool logs = LogsChunk(sequence);
   const uint32_t room = config_.max_batch_tokens - plan_.num_tokens();
   uint32_t limit = std::min({sequence.num_remaining(), config_.max_chunk, room});
-  if (LogsChunk(sequence)) limit = std::min(limit, kMaxPromptLogRows - plan_.num_log_rows);
+  if (logs) limit = std::min(limit, kMaxPromptLogRows - plan_.num_log_rows);
   if (sequence.awaits) {
     // The last chunk is that of the token to sample; the ones before it end with a block.
     limit =
@@ -569,7 +570,13 @@ uint32_t Scheduler::ChunkFor(const Sequence& sequence) const {
     limit = std::min(limit, TokensToSecondCheckpoint(sequence) - 1);
   }
   if (limit == 0) return 0;
-  const uint32_t fit = cost_.MaxChunk(plan_.shape, sequence.num_computed, limit, target_us);
+  const int64_t target_us = mixed ? config_.MixedStepUs() : config_.target_step_us;
+  const uint32_t fit = cost_.MaxChunk(
+      plan_.shape, {.first_pos = sequence.num_computed,
+                    .limit = limit,
+                    .logs = logs,
+                    .layers_us = target_us,
+                    .total_us = mixed ? target_us : kMaxLoggedStepTimes * target_us});
   if (fit == sequence.num_remaining()) return fit;
   // Chunks end at block boundaries, so that each one fills its blocks and they can be sealed.
   const uint32_t aligned = fit / config_.block_size * config_.block_size;

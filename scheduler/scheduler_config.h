@@ -38,6 +38,8 @@ struct SchedulerConfig {
   uint32_t aging_tokens_per_s = 500;
   // How long steps take, until some were measured.
   StepWeights first_cost;
+  // The output layer's work of one row, in tokens of a prompt in all other layers: of the model.
+  double output_row_tokens = 0;
   // The longest gap between tokens that is wanted; 0 = none is. It bounds chunks beside decode rows
   // and the streams that routers are told to send (SchedulerLoad::batch_limit), but not the rows of
   // a step.

@@ -48,12 +48,15 @@ void StepShape::AddProposals(uint32_t first_pos, uint32_t num_tokens) {
   kv_tokens += num_tokens;
 }
 
-StepCost::StepCost(const StepWeights& start)
-    : weights_us_{start.fixed_us / kConstantTerm, start.prefill_token_us * kTokensUnit,
+StepCost::StepCost(const StepWeights& start, double output_row_tokens)
+    : output_row_tokens_(output_row_tokens),
+      weights_us_{start.fixed_us / kConstantTerm, start.prefill_token_us * kTokensUnit,
                   start.decode_row_us * kRowsUnit, start.key_us * kKeysUnit} {}
 
-StepCost::Features StepCost::FeaturesOf(const StepShape& shape) {
-  return {kConstantTerm, shape.prefill_tokens / kTokensUnit, shape.decode_rows / kRowsUnit,
+StepCost::Features StepCost::FeaturesOf(const StepShape& shape) const {
+  const uint32_t log_rows = shape.logit_rows - std::min(shape.logit_rows, shape.decode_rows);
+  const double tokens = shape.prefill_tokens + output_row_tokens_ * log_rows;
+  return {kConstantTerm, tokens / kTokensUnit, shape.decode_rows / kRowsUnit,
           static_cast<double>(shape.attention_keys) / kKeysUnit};
 }
 
@@ -96,17 +99,19 @@ void StepCost::Measure(const StepShape& shape, int64_t elapsed_us) {
   }
 }
 
-uint32_t StepCost::MaxChunk(const StepShape& shape, uint32_t first_pos, uint32_t limit,
-                            int64_t target_us) const {
+uint32_t StepCost::MaxChunk(const StepShape& shape, const ChunkAsk& ask) const {
   const auto fits = [&](uint32_t num_tokens) {
     StepShape with = shape;
-    with.AddPrefill(first_pos, num_tokens);
-    return PredictUs(with) <= target_us;
+    with.AddPrefill(ask.first_pos, num_tokens);
+    if (ask.logs) with.logit_rows += num_tokens;
+    StepShape layers = with;
+    layers.logit_rows = with.decode_rows;
+    return PredictUs(with) <= ask.total_us && PredictUs(layers) <= ask.layers_us;
   };
-  if (fits(limit)) return limit;
+  if (fits(ask.limit)) return ask.limit;
   // The cost rises with the length, because no weight is negative: [low fits, high does not).
   uint32_t low = 0;
-  uint32_t high = limit;
+  uint32_t high = ask.limit;
   while (high - low > 1) {
     const uint32_t middle = low + (high - low) / 2;
     (fits(middle) ? low : high) = middle;

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <string>
 #include <vector>
+
+#include "src/base/check.h"
 
 namespace baton::api {
 
@@ -236,6 +237,24 @@ constexpr RouteAnswer kRoutes[] = {
     {ApiRoute::kOpenApi, "OpenApi"},
 };
 
+constexpr const RouteAnswer* FindRow(ApiRoute route) {
+  for (const RouteAnswer& row : kRoutes) {
+    if (row.route == route) return &row;
+  }
+  return nullptr;
+}
+
+constexpr bool PathsAndAnswersFit() {
+  for (const ApiPath& path : kApiPaths) {
+    const RouteAnswer* const row = FindRow(path.route);
+    if ((row == nullptr) != path.summary.empty()) return false;
+    if (row != nullptr && row->whole.empty() && row->event.empty()) return false;
+  }
+  return true;
+}
+static_assert(PathsAndAnswersFit(),
+              "each path of api_paths.h with a summary, and no other, has a row here with a form");
+
 // The parts of `text` between `separator`, where no bracket is open.
 std::vector<std::string_view> PartsOf(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
@@ -299,10 +318,10 @@ void WriteObject(const AnswerObject& object, JsonWriter* json) {
 
 }  // namespace
 
-const RouteAnswer* FindRouteAnswer(ApiRoute route) {
-  const auto* const row = std::find_if(std::begin(kRoutes), std::end(kRoutes),
-                                       [route](const RouteAnswer& r) { return r.route == route; });
-  return row == std::end(kRoutes) ? nullptr : row;
+const RouteAnswer& RouteAnswerOf(const ApiPath& path) {
+  const RouteAnswer* const row = FindRow(path.route);
+  BATON_CHECK(row != nullptr, "{} is for people: its answer is not described", path.path);
+  return *row;
 }
 
 void WriteSchemaOf(std::string_view type, JsonWriter* json) {

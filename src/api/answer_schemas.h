@@ -24,8 +24,8 @@ struct RouteAnswer {
   std::string_view event{};  // TYPE of one event, or line, of a stream; "" = there are no streams
 };
 
-// The row of the route; null = its answer is for people.
-const RouteAnswer* FindRouteAnswer(ApiRoute route);
+// The answer of a path with a summary. The build fails where such a path has none.
+const RouteAnswer& RouteAnswerOf(const ApiPath& path);
 
 // Writes all objects as members of the components' schemas; `json` stands in them.
 void WriteAnswerSchemas(JsonWriter* json);

@@ -95,7 +95,7 @@ void WriteContent(const ApiPath& row, const RouteAnswer& answer, JsonWriter* jso
 void WritePathAnswers(const ApiPath& row, JsonWriter* json) {
   json->Key("responses").BeginObject();
   json->Key("200").BeginObject().Key("description").String("the answer");
-  WriteContent(row, *FindRouteAnswer(row.route), json);
+  WriteContent(row, RouteAnswerOf(row), json);
   json->EndObject();
   if (row.route == ApiRoute::kStream) {
     json->Key("204").BeginObject();

@@ -384,6 +384,18 @@ void AddIgnoredOfTurns(const JsonValue& root, IgnoredNames* names) {
   }
 }
 
+// Adds the names that StoreTools (tool_params.h) skips in `tools`.
+void AddIgnoredOfTools(const JsonValue& root, IgnoredNames* names) {
+  const JsonValue* value = root.Find("tools");
+  const JsonValue::Array* tools = value == nullptr ? nullptr : value->AsArray();
+  for (size_t i = 0; tools != nullptr && i < tools->size() && !names->full(); ++i) {
+    const JsonValue& tool = (*tools)[i];
+    names->AddUnknown(&tool, fmt::format("tools[{}].", i), {"type", "function"});
+    names->AddUnknown(tool.Find("function"), fmt::format("tools[{}].function.", i),
+                      {"name", "description", "parameters", "strict"});
+  }
+}
+
 // Names what the readers above skip, outer members first.
 void FindIgnored(const JsonValue& root, Endpoint endpoint, std::vector<std::string>* ignored) {
   IgnoredNames names(ignored);
@@ -407,6 +419,7 @@ void FindIgnored(const JsonValue& root, Endpoint endpoint, std::vector<std::stri
     names.AddUnknown(choice, "tool_choice.", {"type", "function"});
     names.AddUnknown(choice->Find("function"), "tool_choice.function.", {"name"});
   }
+  AddIgnoredOfTools(root, &names);
   AddIgnoredOfTurns(root, &names);
 }
 
@@ -442,6 +455,7 @@ std::vector<std::string> IgnoredJsonFields(const JsonValue& root,
   names.AddUnknown(&root, "", [&](std::string_view name) {
     return is_known(name) || (is_chat && IsUnsupportedParam(Endpoint::kChat, name));
   });
+  if (is_chat) AddIgnoredOfTools(root, &names);
   if (is_chat) AddIgnoredOfTurns(root, &names);
   return ignored;
 }

@@ -22,6 +22,7 @@ void WriteTimes(const RequestTrace& trace, JsonWriter* json) {
   const int64_t accepted_us = *trace.lifetime.TimeOf(RequestEvent::kAccepted);
   json->Key("accepted_us").Int(accepted_us);
   json->Key("end_us").Int(trace.end_us);
+  json->Key("queue_us").Int(trace.queue_us);
   json->Key("events_us").BeginObject();
   for (size_t i = 0; i < kNumRequestEvents; ++i) {
     const auto event = static_cast<RequestEvent>(i);
@@ -44,8 +45,8 @@ void WriteWork(const RequestTrace& trace, JsonWriter* json) {
   json->Key("choices").Uint(trace.num_choices);
   json->Key("path").String(timings.disaggregated ? "disagg" : "local");
   json->Key("route").String(trace.notes.RouteText());
-  json->Key("held_tokens").Uint(trace.notes.held_tokens);
-  json->Key("for_prefix").Bool(trace.notes.for_prefix);
+  json->Key("held_tokens").Uint(trace.notes.route.held_tokens);
+  json->Key("for_prefix").Bool(trace.notes.route.for_prefix);
   json->Key("prefill_worker").String(timings.prefill_worker);
   json->Key("decode_worker").String(timings.decode_worker);
   json->Key("transport").String(timings.transport);

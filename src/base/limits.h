@@ -126,6 +126,10 @@ inline constexpr uint32_t kMaxChunkTokens = 512;
 inline constexpr uint32_t kMaxPromptLogRows = 128;
 // A step is planned to take no longer, so that a reservation is answered within 500 ms.
 inline constexpr int64_t kTargetStepUs = 100'000;
+// Without decode rows the target is for all layers but the output layer's rows of prompts. With
+// those rows a step takes at most so many times the target. A prompt with log-probabilities then
+// has chunks as long as a plain one, up to as much work in its output layer as in all others.
+inline constexpr int64_t kMaxLoggedStepTimes = 2;
 // Checkpoints of fixed states in the prefix cache have one of so many parts of the pool at most.
 inline constexpr uint32_t kCheckpointShare = 2;
 
@@ -217,7 +221,7 @@ static_assert(kMaxQueuedEvents >= kMaxLiveRequests * 2,
               "a token and a state of every live request wait, and no reader is cut off");
 static_assert(kMaxQueuedEvents >= kMaxPendingTokens,
               "a client that is slow ends its own request before its router is cut off");
-static_assert(kRetryHintMs * int64_t{1000} >= 2 * kTargetStepUs,
+static_assert(kRetryHintMs * int64_t{1000} >= kMaxLoggedStepTimes * kTargetStepUs,
               "a step ends before the hint does");
 static_assert(kRetryHintMs * int64_t{1000} <= kMaxFullUs,
               "a hint is no longer than what the router assumes by itself");

@@ -17,8 +17,8 @@
 namespace baton::cli {
 
 // The time that a worker has from the end of its drain to the end of its process. The drain may end
-// 3 s after the drain's time. `baton drain` waits for 10 s beyond that time, Kubernetes for 15 s.
-inline constexpr std::chrono::seconds kEndLimit(6);
+// 4.1 s after the drain's time. `baton drain` waits for 10 s beyond that time, Kubernetes for 15 s.
+inline constexpr std::chrono::milliseconds kEndLimit(5'500);
 
 // Made by the main thread before any other thread starts, so that all of them block these signals;
 // one thread ("signals") takes them.

@@ -68,6 +68,11 @@ void Engine::BeginDrain() { inbox_.Post(baton::engine::BeginDrain{}); }
 
 void Engine::FailAll(Status status) { inbox_.Post(baton::engine::FailAll{std::move(status)}); }
 
+bool Engine::HasTakenAll() const {
+  const uint64_t num_posted = inbox_.num_posted();  // before the snapshot
+  return Snapshot().HasTaken(num_posted);
+}
+
 bool Engine::IsIdle() const {
   const uint64_t num_posted = inbox_.num_posted();  // before the snapshot
   return Snapshot().IsIdleAfter(num_posted);

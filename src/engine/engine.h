@@ -60,6 +60,8 @@ class Engine {
   void BeginDrain();
   // Ends every request as FAILED with this status.
   void FailAll(Status status);
+  // True when everything that was asked of it before this call was taken: no step holds it up.
+  bool HasTakenAll() const;
   // True when no request lives and no hand-off holds a block.
   bool IsIdle() const;
 

@@ -61,9 +61,11 @@ struct EngineSnapshot {
   float decode_bytes_per_s = 0;   // weights and KV that decode-only steps had to read, a second
   float prefill_flops_per_s = 0;  // of prefill-only steps, without attention
 
-  // Nothing runs or is open here, and the first `num_posted` events of the inbox were handled.
+  // The first `num_posted` events of the inbox were handled.
+  bool HasTaken(uint64_t num_posted) const { return num_events >= num_posted; }
+  // They were, and nothing runs or is open here.
   bool IsIdleAfter(uint64_t num_posted) const {
-    return num_events >= num_posted && num_requests == 0 && num_open_transfers == 0;
+    return HasTaken(num_posted) && num_requests == 0 && num_open_transfers == 0;
   }
 };
 

@@ -39,6 +39,11 @@ RooflineModel RooflineModelOf(const ModelConfig& config, size_t step_bytes) {
   return model;
 }
 
+double OutputRowTokens(const ModelConfig& config) {
+  const double output_weights = static_cast<double>(config.vocab_size) * config.hidden_size;
+  return output_weights / static_cast<double>(config.WeightsPerRow());
+}
+
 RooflineModel OfOneRank(const RooflineModel& whole, const ModelConfig& config, uint32_t num_ranks) {
   if (num_ranks == 1) return whole;
   RooflineModel out = whole;

@@ -18,6 +18,9 @@ namespace baton::engine {
 // smaller. So does KV, which a caller that stores another type sets.
 scheduler::RooflineModel RooflineModelOf(const model::ModelConfig& config, size_t step_bytes);
 
+// The work of one row of the output layer, in rows of all other layers but their attention.
+double OutputRowTokens(const model::ModelConfig& config);
+
 // The share of one of `num_ranks` devices in such a step; several ranks on one device do all of it.
 scheduler::RooflineModel OfOneRank(const scheduler::RooflineModel& whole,
                                    const model::ModelConfig& config, uint32_t num_ranks);

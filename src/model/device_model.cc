@@ -9,6 +9,7 @@
 #include "src/base/log.h"
 #include "src/model/batch_check.h"
 #include "src/model/device_rank.h"
+#include "src/model/device_shape.h"
 #include "src/model/device_weights.h"
 #include "src/model/numerics.h"
 #include "src/model/pack_tensor.h"
@@ -27,87 +28,6 @@ using kv::KvDtypeName;
 using kv::KvEncoding;
 using kv::KvView;
 using kv::RankLayout;
-
-namespace {
-
-// Unimplemented where layers are of a kind that only the processor computes.
-absl::Status CheckLayerKinds(const ModelConfig& config, const Accelerator& device) {
-  struct Row {
-    bool ArchitectureTraits::*has;
-    std::string_view missing;
-  };
-  constexpr Row kRows[] = {
-      {&ArchitectureTraits::latent_kv, "kernel for its latent rows"},
-      {&ArchitectureTraits::short_convs, "kernel for its convolutions"},
-      {&ArchitectureTraits::mixed_layers,
-       "kernels for layers of different heads, shared KV and per-layer vectors"},
-      {&ArchitectureTraits::delta_nets, "kernel for its gated delta nets"},
-      {&ArchitectureTraits::mamba, "kernel for its layers of Mamba-2"},
-  };
-  for (const Row& row : kRows) {
-    if (!(config.traits->*row.has)) continue;
-    return Unimplemented("architecture {}: device {} has no {}; use --device cpu",
-                         config.architecture, DeviceKindName(device.kind()), row.missing);
-  }
-  return OkStatus();
-}
-
-absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
-  const auto refuse = [&](std::string_view what, uint32_t value, std::string_view range) {
-    return Unimplemented("{} {}: the kernels of device {} take {}; use --device cpu", what, value,
-                         DeviceKindName(device.kind()), range);
-  };
-  BATON_RETURN_IF_ERROR(CheckLayerKinds(config, device));
-  constexpr uint32_t kVec = 8;  // elements of 16 bytes
-  if (config.hidden_size % kVec != 0 || config.hidden_size > cuda::kMaxNormDim) {
-    return refuse("hidden size", config.hidden_size, "multiples of 8 up to 16384");
-  }
-  if (config.ffn_size % kVec != 0) return refuse("ffn size", config.ffn_size, "multiples of 8");
-  if (config.head_dim != 64 && config.head_dim != 128 && config.head_dim != 256) {
-    return refuse("head size", config.head_dim, "64, 128 and 256");
-  }
-  if (config.traits->sinks) {
-    return Unimplemented(
-        "architecture {}: the kernels of device {} have no attention sinks and no biases of "
-        "experts; use --device cpu",
-        config.traits->name, DeviceKindName(device.kind()));
-  }
-  if (!config.experts_sum_to_one) {
-    return Unimplemented(
-        "expert_weights_norm (norm_topk_prob) false: the kernels of device {} take true; use "
-        "--device cpu",
-        DeviceKindName(device.kind()));
-  }
-  if (config.traits->fused_projections) {
-    return Unimplemented(
-        "attn_qkv and ffn_up of a {} model hold several matrices, which device {} does not take "
-        "apart; use --device cpu",
-        config.architecture, DeviceKindName(device.kind()));
-  }
-  if (config.traits->whole_norms || !config.traits->pre_norms) {
-    return Unimplemented(
-        "norms of a {} model: the kernels of device {} norm what a branch reads, and each head of "
-        "q "
-        "and k by itself; use --device cpu",
-        config.architecture, DeviceKindName(device.kind()));
-  }
-  if (config.temperature_beta != 0.0f) {
-    return Unimplemented(
-        "attention.temperature_scale (llama_4_scaling_beta) {}: the kernels of device {} take 0; "
-        "use --device cpu",
-        config.temperature_beta, DeviceKindName(device.kind()));
-  }
-  if (config.logit_scale != 1.0f) {
-    return Unimplemented(
-        "logit_scale (logits_scaling) {}: the kernels of device {} take 1; use --device cpu",
-        1.0f / config.logit_scale, DeviceKindName(device.kind()));
-  }
-  const uint32_t group = config.num_heads / config.num_kv_heads;
-  if (group > cuda::kMaxGroup) return refuse("heads of a KV head:", group, "at most 16");
-  return OkStatus();
-}
-
-}  // namespace
 
 DeviceModel::DeviceModel(const DeviceModelOptions& options) : options_(options) {}
 DeviceModel::~DeviceModel() = default;
@@ -189,7 +109,8 @@ Status DeviceModel::TakeConfig(const ModelConfig& config) {
               "{} devices for {} ranks", devices_.size(), options_.num_ranks);
   BATON_RETURN_IF_ERROR(WithPrefix(CheckRankCount(config, options_.num_ranks),
                                    fmt::format("--tensor-parallel {}", options_.num_ranks)));
-  BATON_RETURN_IF_ERROR(CheckShape(ConfigOfRank(config, options_.num_ranks), *options_.device));
+  BATON_RETURN_IF_ERROR(CheckDeviceShape(ConfigOfRank(config, options_.num_ranks),
+                                         DeviceKindName(options_.device->kind())));
   BATON_ASSIGN_OR_RETURN(options_.max_context, ContextFor(config, options_.max_context));
   layout_ = KvLayoutOf(config, options_.kv_dtype, options_.block_size);
   if (options_.kv_dtype == KvDtype::kFp8) return OkStatus();

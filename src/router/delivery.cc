@@ -97,31 +97,31 @@ void Delivery::TakeProgress(RouterRequest& request, const WorkerToken& token, in
   const auto total = static_cast<uint32_t>(request.spec.prompt.size());
   const uint32_t processed = std::min(token.progress.num_tokens, total);
   const bool is_wanted = request.spec.reports_progress && request.num_delivered == 0;
-  if (!is_wanted || processed <= request.num_prefilled) return;
+  if (!is_wanted || processed <= request.told.num_tokens) return;
   request.heard_us = now_us;
   if (request.pause.BeginIfSlow(request.sink->buffered_bytes(), now_us)) {
     return table_->timers().LookAtAll();
   }
-  if (request.num_prefilled == 0) request.prefill_began_us = now_us - token.progress.elapsed_us;
-  request.num_prefilled = processed;
+  if (request.told.num_tokens == 0) request.told.began_us = now_us - token.progress.elapsed_us;
+  request.told.num_tokens = processed;
   request.sink->OnProgress({.total = total,
                             .cache = std::min(token.progress.num_cached, processed),
                             .processed = processed,
-                            .time_ms = (now_us - request.prefill_began_us) / 1000});
+                            .time_ms = (now_us - request.told.began_us) / 1000});
 }
 
 // The decode worker's first token may come before the prefill worker's last word.
 void Delivery::TellPromptEnd(RouterRequest& request) {
   const auto total = static_cast<uint32_t>(request.spec.prompt.size());
   const bool is_due = request.spec.reports_progress && request.num_delivered == 0;
-  if (!is_due || request.num_prefilled == total) return;
-  const bool has_begun = request.num_prefilled > 0;
-  request.num_prefilled = total;
+  if (!is_due || request.told.num_tokens == total) return;
+  const bool has_begun = request.told.num_tokens > 0;
+  request.told.num_tokens = total;
   request.sink->OnProgress(
       {.total = total,
        .cache = request.cached_tokens,
        .processed = total,
-       .time_ms = has_begun ? (state_->now_us - request.prefill_began_us) / 1000 : 0});
+       .time_ms = has_begun ? (state_->now_us - request.told.began_us) / 1000 : 0});
 }
 
 void Delivery::Accept(RouterRequest& request, int64_t now_us) {
@@ -192,9 +192,9 @@ bool Delivery::DeliverNext(RouterRequest& request, uint32_t choice) {
   last_us = entry.arrived_us;
   request.lifetime.Mark(RequestEvent::kLastToken, entry.arrived_us);
   request.lifetime.CountStep(token.index, token.step_us);
-  request.num_speculated += token.num_proposed;
-  request.num_accepted += token.step_row > 0 ? 1 : 0;
-  request.guess_state = token.guess_state;
+  request.guesses.num_proposed += token.num_proposed;
+  request.guesses.num_accepted += token.step_row > 0 ? 1 : 0;
+  request.guesses.state = token.guess_state;
   ++request.num_delivered;
   request.sink->OnToken(output);
   return true;

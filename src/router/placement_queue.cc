@@ -86,7 +86,7 @@ PlacementQueue::Look PlacementQueue::Try(const Entry& entry, int64_t now_us,
       planner_->IsBound(*request, now_us) && HasClaim(*claims, model, numerics_id, context);
   Placing placing = is_behind ? Placing::kWaitAside : Placing::kWait;
   PlacementLack lack;
-  if (!blocked && !is_behind && now_us >= request->not_before_us) {
+  if (!blocked && !is_behind && now_us >= request->wait.not_before_us) {
     placing = placer_->TryPlace(*request, *claims, now_us, &lack);
     const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
     const bool frees_room = waits && table_->num_shadows() > 0 && !request->spec.is_shadow();
@@ -95,13 +95,13 @@ PlacementQueue::Look PlacementQueue::Try(const Entry& entry, int64_t now_us,
     if (placing == Placing::kPlaced || placing == Placing::kEnded) return Look::kGone;
   }
   if (request->spec.is_shadow()) {  // it never waits, and never before a client
-    const bool was_placed = request->num_resumes > 0;
+    const bool was_placed = request->resumes.num > 0;
     table_->EndBad(*request, was_placed ? ErrorCode::kWorkerLost : ErrorCode::kQueueFull);
     return Look::kGone;
   }
   if (blocked) {
     const bool all_wait = is_of_prefill || HasClaim(*claims, model, std::nullopt, 1);
-    if (!all_wait) waiting_->SetApart(*request, request->waits_aside, true);
+    if (!all_wait) waiting_->SetApart(*request, request->wait.is_aside, true);
     return all_wait ? Look::kWaits : Look::kWaitsBy;
   }
   const bool is_aside = placing == Placing::kWaitAside;
@@ -118,10 +118,10 @@ PlacementQueue::Look PlacementQueue::Try(const Entry& entry, int64_t now_us,
 // Nobody else waits for what a tenant may not hold. A stream that a fault ended goes on all the
 // same.
 std::optional<Placing> PlacementQueue::CheckShare(RouterRequest& request) {
-  request.awaits_share = false;
+  request.wait.for_share = false;
   TenantKv* const kv = request.spec.kv.get();
   const bool is_free = kv == nullptr || kv->share() == 0 || request.spec.is_own();
-  if (is_free || request.num_resumes > 0) return std::nullopt;
+  if (is_free || request.resumes.num > 0) return std::nullopt;
   const std::string_view model = request.spec.model->id;
   const KvLimit limit = KvLimitOf(*kv, state_->registry, model);
   // A block to grow into is not counted: small shares of small pools would hold nothing.
@@ -134,8 +134,8 @@ std::optional<Placing> PlacementQueue::CheckShare(RouterRequest& request) {
                                            "within its tenant's " + limit.Text()));
     return Placing::kEnded;
   }
-  request.awaits_share = kv->HeldOf(model) + needed > limit.tokens();
-  return request.awaits_share ? std::optional(Placing::kWaitAside) : std::nullopt;
+  request.wait.for_share = kv->HeldOf(model) + needed > limit.tokens();
+  return request.wait.for_share ? std::optional(Placing::kWaitAside) : std::nullopt;
 }
 
 // All that the line names besides waits for what is claimed: clients of the same model that any of
@@ -158,7 +158,7 @@ void PlacementQueue::Requeue(RouterRequest& request, int64_t not_before_us, Kept
   table_->ReleaseHalf(request, request.decode, !moves);
   request.num_replayed = request.NumToReplay(moves);
   request.accepted = false;
-  request.not_before_us = not_before_us;
+  request.wait.not_before_us = not_before_us;
   table_->timers().LookAtAll();
   waiting_->Enter(request);
   // It came before everything that still waits.

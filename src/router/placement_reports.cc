@@ -68,10 +68,10 @@ void PlacementReports::CountSource(RouterRequest& request, const WorkerRequestSt
   const bool begins_anew = request.num_replayed == 0 && !request.moves_kv;
   if (begins_anew) request.cached_tokens = 0;  // of an attempt before
   request.NoteCached(status.cached_tokens);
-  if (!request.resume_reason) return;
+  if (!request.resumes.reason) return;
   ResumeSource source = status.cached_tokens > 0 ? ResumeSource::kPrefix : ResumeSource::kRecompute;
   if (status.retargeted) source = ResumeSource::kRetarget;
-  request.metrics->CountResume(*std::exchange(request.resume_reason, std::nullopt), source);
+  request.metrics->CountResume(*std::exchange(request.resumes.reason, std::nullopt), source);
 }
 
 }  // namespace baton::router

@@ -102,6 +102,16 @@ void StartDecode(const RouterRequest& request, const PlacementSpec& spec, Regist
   decode.session->StartDecode(spec, prefill == nullptr ? nullptr : &prefill->description.name);
 }
 
+RouteNote NoteOf(const RouterRequest& request, const PlannedRoute& planned,
+                 const RegisteredWorker& decode) {
+  const bool is_pair = planned.PrefillLease().value() != 0;
+  // KV that moves on from a decode worker comes as from a prefill worker.
+  const bool moves = planned.source.value() != 0;
+  return {.reason = moves ? RouteReason::kPair : planned.route.reason,
+          .held_tokens = is_pair ? request.HeldTokensAt(decode) : request.CachedTokensAt(decode),
+          .for_prefix = planned.route.for_prefix};
+}
+
 }  // namespace
 
 Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, int64_t now_us,
@@ -153,17 +163,7 @@ Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, 
   }
   request.exact = request.ExactBy(route, decode.description);
   request.due_us = now_us + kSpareUs + static_cast<int64_t>(route.predicted_s * 2e6);
-  if (!request.spec.embeds && !request.spec.is_own()) {
-    // KV that moves on from a decode worker comes as from a prefill worker.
-    const bool moves = planned.source.value() != 0;
-    request.notes.route = moves ? RouteReason::kPair : route.reason;
-    state_->metrics->CountRoute(request.notes.RouteText());
-    request.notes.for_prefix = route.for_prefix;
-    const bool is_pair = planned.PrefillLease().value() != 0;
-    request.notes.held_tokens =
-        is_pair ? request.HeldTokensAt(decode) : request.CachedTokensAt(decode);
-    if (route.for_prefix) state_->metrics->prefix_placements_total->Add();
-  }
+  TakeNote(request, NoteOf(request, planned, decode));
   Start(request, state_->registry.Find(planned.PrefillLease()), decode, now_us);
   return Placing::kPlaced;
 }
@@ -205,9 +205,10 @@ bool Placer::RefusedByObjective(RouterRequest& request, const PlannedRoute& plan
   const PrefillLoad load =
       is_pair ? table.prefill[route.prefill_idx] : AsPrefillLoad(table.decode[route.decode_idx]);
   const uint32_t num_uncached = request.NumTokens() - request.CachedTokensAt(computes);
-  const FirstTokenForecast forecast = {.wait_us = now_us - request.queued_us + UsOf(load.backlog_s),
-                                       .own_us = request.queued_us - request.spec.received_us +
-                                                 UsOf(num_uncached / load.tokens_per_s)};
+  const FirstTokenForecast forecast = {
+      .wait_us = now_us - request.wait.begin_us + UsOf(load.backlog_s),
+      .own_us = request.wait.begin_us - request.spec.received_us +
+                UsOf(num_uncached / load.tokens_per_s)};
   const std::optional<RequestError> refusal = RefusalForFirstToken(forecast, ttft_us);
   if (!refusal) return false;
   state_->metrics->CountEarlyRefusal(obs::EarlyRefusal::kFirstToken);
@@ -227,6 +228,13 @@ bool Placer::CutFromNumerics(RouterRequest& request) {
   }
   table_->CancelKept(request);
   return true;
+}
+
+void Placer::TakeNote(RouterRequest& request, const RouteNote& note) {
+  if (request.spec.embeds || request.spec.is_own()) return;
+  request.notes.route = note;
+  state_->metrics->CountRoute(request.notes.RouteText());
+  if (note.for_prefix) state_->metrics->prefix_placements_total->Add();
 }
 
 void Placer::Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
@@ -278,7 +286,9 @@ void Placer::Start(RouterRequest& request, RegisteredWorker* prefill, Registered
   // Both workers start at once: the decode worker reserves while the prompt is computed. One that
   // was asked for a move has its order.
   if (request.move.decode.Is(decode.lease)) {
-    request.decode = std::exchange(request.move, AskedMove{}).decode;
+    const AskedMove move = std::exchange(request.move, AskedMove{});
+    request.decode = move.decode;
+    TakeNote(request, move.note);
   } else {
     StartDecode(request, spec, decode, prefill, request.decode);
   }
@@ -326,6 +336,7 @@ void Placer::AskMove(RouterRequest& request, const PlannedRoute& planned, int64_
   move.source = planned.PrefillLease();
   move.num_replayed = planned.num_replayed;
   move.exact = request.ExactBy(planned.route, decode.description);
+  move.note = NoteOf(request, planned, decode);
   move.asked_us = now_us;
   const PlacementSpec spec =
       SpecOf(request, request.life.next_attempt(), move.num_replayed, move.exact, now_us);

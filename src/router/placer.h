@@ -40,6 +40,8 @@ class Placer {
   bool RefusedAsTooLate(RouterRequest& request, const PlannedRoute& planned, int64_t now_us);
   bool RefusedByObjective(RouterRequest& request, const PlannedRoute& planned, int64_t now_us);
   bool CutFromNumerics(RouterRequest& request);
+  // Tells the traces and the metrics why a client's answer is placed so.
+  void TakeNote(RouterRequest& request, const RouteNote& note);
   void StartPrefill(RouterRequest& request, const PlacementSpec& spec, RegisteredWorker& prefill,
                     const RegisteredWorker& decode);
 

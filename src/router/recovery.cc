@@ -28,6 +28,13 @@ constexpr int64_t kSettleUs = 10'000;
 // lets a worker wait only after more deaths in a row.
 constexpr uint32_t kMaxEarlyDeaths = 1;
 
+// Deaths of its workers that a request sees in its life, and known tokens that allow one more. Each
+// new token begins the limits of faults anew, so a request that kills its worker after every token
+// would end one worker per token. A long answer on workers that come and go is not cut: 64 tokens
+// take seconds, in which few workers die by themselves.
+constexpr uint32_t kMaxDeaths = 16;
+constexpr uint32_t kTokensADeath = 64;
+
 // A client is told at most so much of why a grammar ended its answer.
 constexpr size_t kMaxGrammarReasonBytes = 512;
 
@@ -104,11 +111,17 @@ PlacementFault DeathOf(RouterRequest& request, bool is_decode, bool drains) {
                             (request.is_local && prefill_began);
   const bool began = is_decode ? decode_began : prefill_began;
   // A worker that dies in its first moment with the request may not have told of it any more.
-  if (began || request.num_early_deaths == kMaxEarlyDeaths) {
+  if (began || request.resumes.num_early_deaths == kMaxEarlyDeaths) {
     return is_decode ? PlacementFault::kDecodeDied : PlacementFault::kPrefillDied;
   }
-  ++request.num_early_deaths;
+  ++request.resumes.num_early_deaths;
   return is_decode ? PlacementFault::kDecodeGone : PlacementFault::kPrefillGone;
+}
+
+// Counts a death of a worker under the request; true when it is one too many.
+bool HasSeenTooManyDeaths(RouterRequest& request) {
+  ++request.resumes.num_deaths;
+  return request.resumes.num_deaths > kMaxDeaths + request.merge.num_known() / kTokensADeath;
 }
 
 // All that the request still needs of this worker are log-probabilities of its prompt: it has its
@@ -156,11 +169,19 @@ void Recovery::PlaceAgain(RouterRequest& request, PlacementFault why, int64_t no
   BATON_LOG_WARN("request {} attempt {} is placed again ({}), {} tokens are known", request.uid,
                  request.attempt(), kResumeReasonNames[static_cast<size_t>(reason)],
                  request.merge.num_known());
-  ++request.num_resumes;
+  ++request.resumes.num;
   ++request.notes.resumes[static_cast<size_t>(reason)];
-  request.resume_reason = reason;
-  request.queued_us = state_->now_us;
+  request.resumes.reason = reason;
+  request.wait.begin_us = state_->now_us;
   queue_->Requeue(request, not_before_us, keep);
+}
+
+void Recovery::EndAfterDeaths(RouterRequest& request) {
+  if (delivery_->DeliverIfComplete(request)) return;
+  BATON_LOG_ERROR(
+      "request {} is given up at attempt {}: {} workers died under it with {} tokens known",
+      request.uid, request.attempt(), request.resumes.num_deaths, request.merge.num_known());
+  table_->EndBad(request, ErrorCode::kWorkerLost);
 }
 
 void Recovery::RecoverRequestsOn(LeaseId lease, int64_t now_us) {
@@ -195,6 +216,10 @@ void Recovery::RecoverRequestsOn(LeaseId lease, int64_t now_us) {
     (is_decode ? request->decode : request->prefill).live = false;
     if (GivesLogAlone(*request, !is_decode)) {
       table_->EndBad(*request, ErrorCode::kWorkerLost);
+      continue;
+    }
+    if (!drains && HasSeenTooManyDeaths(*request)) {
+      EndAfterDeaths(*request);
       continue;
     }
     Recover(*request, DeathOf(*request, is_decode, drains), now_us);

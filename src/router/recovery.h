@@ -39,6 +39,9 @@ class Recovery {
                   KeptSource keep);
 
  private:
+  // One worker too many has died under it.
+  void EndAfterDeaths(RouterRequest& request);
+
   RouterState* const state_;
   RequestTable* const table_;
   const RoutePlanner* const planner_;

@@ -32,9 +32,10 @@ int64_t DueUs(const RouterRequest& request, const RegisteredWorker* in_turn,
     due_us = std::min(due_us, request.heard_us + config.request_timeout_us);
   }
   if (!request.IsPlaced()) {
-    const bool resumes = request.num_resumes > 0;
+    const bool resumes = request.resumes.num > 0;
     const int64_t queue_wait_us = config.QueueWaitUs(request.spec.embeds);
-    return std::min(due_us, request.queued_us + (resumes ? config.resume_wait_us : queue_wait_us));
+    return std::min(due_us,
+                    request.wait.begin_us + (resumes ? config.resume_wait_us : queue_wait_us));
   }
   if (!request.accepted) due_us = std::min(due_us, request.placed_us + config.reserve_timeout_us);
   if (request.move.on()) {
@@ -64,16 +65,17 @@ void RequestChecks::Check(RouterRequest& request, int64_t now_us) {
     return table_->EndBad(request, SilenceError(state_->config.request_timeout_us));
   }
   if (!request.IsPlaced()) {
-    const bool resumes = request.num_resumes > 0;
+    const bool resumes = request.resumes.num > 0;
     const int64_t queue_wait_us = state_->config.QueueWaitUs(request.spec.embeds);
-    if (now_us - request.queued_us < (resumes ? state_->config.resume_wait_us : queue_wait_us)) {
+    if (now_us - request.wait.begin_us <
+        (resumes ? state_->config.resume_wait_us : queue_wait_us)) {
       return;
     }
     // A request that only faults of links hold up waits for room until its deadline.
     const bool served = planner_->IsServed(request);
     if (request.life.num_link_faults() > 0 && served) return;
     if (resumes) return table_->EndBad(request, ErrorCode::kWorkerLost);
-    if (request.awaits_share && served) {
+    if (request.wait.for_share && served) {
       RequestError error = PlainError(ErrorCode::kRateLimited);
       error.expected = KvLimitOf(*request.spec.kv, state_->registry, request.spec.model->id).Text();
       return table_->EndBad(request, error);

@@ -317,6 +317,8 @@ std::shared_ptr<RequestTrace> RequestTable::TraceOf(const RouterRequest& request
   trace->lifetime = request.lifetime;
   trace->end_us = std::max(end_us, request.spec.received_us);
   trace->stages_us = request.lifetime.StagesUntilUs(trace->end_us);
+  if (request.attempt() == 0)
+    trace->queue_us = std::max<int64_t>(0, end_us - request.wait.begin_us);
   trace->notes = request.notes;
   return trace;
 }

@@ -37,15 +37,20 @@ struct WorkerBeside {
   uint32_t num_blocks = 0;
 };
 
+// Why a placement took its path, and what its decode worker was taken to hold.
+struct RouteNote {
+  std::optional<scheduler::RouteReason> reason;  // a vector has none
+  uint32_t held_tokens = 0;                      // of the prompt
+  bool for_prefix = false;                       // a less loaded decode worker held less
+};
+
 // Notes that are taken while a request lives, beside its lifetime.
 struct TraceNotes {
   uint32_t num_running = 0;  // other requests of the router when this one came
   uint32_t num_waiting = 0;
   WorkerBeside prefill;  // at its last placement; zeros when local
   WorkerBeside decode;
-  std::optional<scheduler::RouteReason> route;  // of its last placement; a vector has none
-  uint32_t held_tokens = 0;  // of the prompt, that its decode worker was taken to hold then
-  bool for_prefix = false;   // a less loaded decode worker held less
+  RouteNote route;  // of its last placement
   std::array<uint32_t, obs::kResumeReasonNames.size()> resumes =
       {};                        // placed again, by ResumeReason
   int64_t unplaced_us = -1;      // when a placement ended, while it waits for the next one
@@ -54,7 +59,9 @@ struct TraceNotes {
   uint32_t longest_gap_idx = 0;  // the output index of the token that it was before
 
   // "pair", "decode_hit", ..; "" = it has none.
-  std::string_view RouteText() const { return route ? scheduler::RouteReasonName(*route) : ""; }
+  std::string_view RouteText() const {
+    return route.reason ? scheduler::RouteReasonName(*route.reason) : "";
+  }
   void CountGap(int64_t gap_us, uint32_t output_idx) {
     if (gap_us <= longest_gap_us) return;
     longest_gap_us = gap_us;
@@ -78,7 +85,8 @@ struct RequestTrace {
   RequestTimings timings;
   obs::RequestLifetime lifetime{0};
   std::array<int64_t, obs::kNumRequestStages> stages_us = {};  // sum to end_us less accepted
-  int64_t end_us = 0;  // of the last token, of the failure, or of this look
+  int64_t end_us = 0;    // of the last token, of the failure, or of this look
+  int64_t queue_us = 0;  // without a place so far: waited in the queue; a refusal at once is 0
   TraceNotes notes;
 };
 

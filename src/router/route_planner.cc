@@ -253,7 +253,7 @@ bool HasVectorClaim(const PlacementClaims& claims, std::string_view model) {
 bool RoutePlanner::IsBound(const RouterRequest& request, int64_t now_us) const {
   if (!request.exact || request.num_delivered == 0 || request.spec.is_own()) return false;
   return request.IsPlaced() || request.spec.num_choices > 1 ||
-         now_us - request.queued_us < state_->config.own_numerics_wait_us;
+         now_us - request.wait.begin_us < state_->config.own_numerics_wait_us;
 }
 
 // Registered, and not about to leave: at most silent for a while, or its session opens again.
@@ -453,7 +453,7 @@ uint32_t RoutePlanner::AnswerContextOf(const RouterRequest& request, int64_t now
       static_cast<uint32_t>(request.spec.prompt.size() + request.spec.sampling.max_tokens);
   if (request.spec.names_length) return whole;
   const bool has_waited =
-      !request.IsPlaced() && now_us - request.queued_us >= state_->config.own_numerics_wait_us;
+      !request.IsPlaced() && now_us - request.wait.begin_us >= state_->config.own_numerics_wait_us;
   const uint32_t begun = request.num_delivered > 0 && !has_waited ? request.begun_context : 0;
   return std::max(request.LeastContext(), std::min(whole, begun));
 }

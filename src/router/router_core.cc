@@ -64,7 +64,7 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
     return sink->OnFailed(RequestError{ErrorCode::kInternal});
   }
   auto owned = std::make_unique<RouterRequest>(uid, std::move(request), std::move(sink));
-  owned->queued_us = now_us;
+  owned->wait.begin_us = now_us;
   if (state_.config.spans != nullptr && !owned->spec.is_own()) {
     owned->span = SpanIdsOfRequest(owned->spec.trace, uid, state_.config.spans->sampler());
   }

@@ -62,7 +62,7 @@ RequestTimings RouterRequest::Timings() const {
   timings.transport = LinkKindName(transport);
   timings.kv_bytes = kv_bytes;
   timings.cached_tokens = cached_tokens;
-  timings.resumes = num_resumes;
+  timings.resumes = resumes.num;
   timings.queue_ms = stage_ms(RequestStage::kAdmit) + stage_ms(RequestStage::kQueuePrefill);
   timings.prefill_ms = stage_ms(RequestStage::kPrefill);
   timings.kv_wait_ms = stage_ms(RequestStage::kKvWait) + stage_ms(RequestStage::kKvTransfer) +
@@ -70,9 +70,9 @@ RequestTimings RouterRequest::Timings() const {
   timings.first_step_ms = stage_ms(RequestStage::kFirstStep);
   timings.decode_ms = stage_ms(RequestStage::kDecode);
   timings.exact = Repeats();
-  timings.speculated = num_speculated;
-  timings.accepted = num_accepted;
-  timings.speculation = guess_state;
+  timings.speculated = guesses.num_proposed;
+  timings.accepted = guesses.num_accepted;
+  timings.speculation = guesses.state;
   return timings;
 }
 

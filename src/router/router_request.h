@@ -18,6 +18,7 @@
 #include "src/router/client_pause.h"
 #include "src/router/generate_request.h"
 #include "src/router/kv_share.h"
+#include "src/router/placement_parts.h"
 #include "src/router/request_traces.h"
 #include "src/router/retry_estimate.h"
 #include "src/router/router_prefix_index.h"
@@ -32,56 +33,43 @@ namespace baton::router {
 // "QUEUED", "PLACING", ...: as /debug/requests shows a request.
 std::string_view RouterStateName(kv::HandoffRequestState state);
 
-// The part of a placement that runs at one worker.
-struct PlacementHalf {
-  LeaseId lease;       // 0 = this half does not exist
-  PlacementCost cost;  // what it counts in the registry
-  uint32_t attempt = 0;
-  bool shares = false;  // the prompt's full blocks are counted in the worker's SharedBlocks
-  bool live = false;    // started and not known to have ended
-  LeaseId link_to;      // of a prefill half: the hand-off counts in its link to this worker
-  uint64_t link_bytes = 0;
-
-  bool Is(LeaseId other) const { return lease == other && lease.value() != 0; }
-};
-
-// A worker that holds the KV of the attempt before, so that it can be the source of the next one.
-// It is a prefill worker whose decode worker was lost, or a decode worker that drains.
-struct KeptSource {
-  LeaseId lease;  // 0 = none
-  uint32_t attempt = 0;
-};
-
-// A prefill worker whose KV came too slowly to a request: for a while the request uses none of that
-// worker's links.
-struct SlowSource {
-  LeaseId prefill;  // 0 = none
-  int64_t until_us = 0;
-
-  bool Is(LeaseId other, int64_t now_us) const { return prefill == other && now_us < until_us; }
-};
-
-// The next placement of a stream that leaves a draining worker. Its decode worker was asked; until
-// it has reserved, the current placement goes on.
-struct AskedMove {
-  PlacementHalf decode;       // at the worker that was asked; lease 0 = there is no move
-  LeaseId source;             // worker that has or computes the KV; 0 = the decode worker itself
-  uint32_t num_replayed = 0;  // as the decode worker was told
-  bool exact = true;
-  int64_t asked_us = 0;
-
-  bool on() const { return decode.lease.value() != 0; }
-  bool Is(LeaseId lease, uint32_t attempt) const {
-    return decode.Is(lease) && decode.attempt == attempt;
-  }
-};
-
 // The place of a request among those whose KV is on its way: by prefill worker, decode worker, then
 // the time since when its KV is waited for.
 using LinkTurn = std::tuple<LeaseId, LeaseId, int64_t, RequestUid>;
 
 // The part of a prompt that `lease` holds.
 RouterPrefixIndex::Hit HitOf(std::span<const RouterPrefixIndex::Hit> hits, LeaseId lease);
+
+// The wait of a request in the queue; while it is placed, the wait before that.
+struct QueueWait {
+  int64_t begin_us = 0;
+  int64_t not_before_us = 0;  // no placement earlier (a fault settles)
+  bool is_aside = false;      // it holds up nobody (Placing::kWaitAside)
+  bool is_apart = false;      // aside, or for a larger context than others need
+  bool for_share = false;     // its tenant holds its whole kv_share
+};
+
+// How often the placements of a request ended before its answer did.
+struct ResumeCount {
+  uint32_t num = 0;               // by a fault or a planned move
+  uint32_t num_deaths = 0;        // of them by a worker that died
+  uint32_t num_early_deaths = 0;  // of these, before it had begun
+  // Why it was placed again, until it is known where its KV comes from.
+  std::optional<obs::ResumeReason> reason;
+};
+
+// How far the prompt is, as the sink was told.
+struct ToldProgress {
+  uint32_t num_tokens = 0;  // of the prompt with KV, the most that was told
+  int64_t began_us = 0;     // when the first worker that told had begun (steady clock)
+};
+
+// Guesses of the steps whose tokens were delivered.
+struct DeliveredGuesses {
+  uint64_t num_proposed = 0;  // as RequestTimings::speculated
+  uint64_t num_accepted = 0;
+  wire::GuessState state = wire::GuessState::kOff;  // of the last delivered token's step
+};
 
 // One request; see the file comment.
 struct RouterRequest {
@@ -102,12 +90,8 @@ struct RouterRequest {
   std::vector<kv::ChainLink> links;
   std::vector<RouterPrefixIndex::Hit> hits;
 
-  // ---- Its wait in the queue; while it is placed, the wait before that.
-  int64_t queued_us = 0;      // when this wait began
-  int64_t not_before_us = 0;  // no placement earlier (a fault settles)
-  bool waits_aside = false;   // it holds up nobody (Placing::kWaitAside)
-  bool waits_apart = false;   // aside, or for a larger context than others need
-  bool awaits_share = false;  // its tenant holds its whole kv_share
+  // ---- While it waits.
+  QueueWait wait;
   KeptSource kept;
 
   // ---- The current placement: set by Placer::Start, changed by its workers' reports.
@@ -143,29 +127,21 @@ struct RouterRequest {
   uint64_t kv_bytes = 0;
   uint32_t cached_tokens = 0;  // of the prompt, at the worker that computes it
   SlowSource slow;
-  uint32_t num_resumes = 0;       // placements that a fault or a planned move ended
-  uint32_t num_early_deaths = 0;  // of them by a worker that died before it had begun
-  // Why it was placed again, until it is known where its KV comes from.
-  std::optional<obs::ResumeReason> resume_reason;
+  ResumeCount resumes;
 
   // ---- The answer. ForgetTokens alone takes tokens away.
   // Rows of the prompt's log-probabilities that are known. When all are, the sink has them, and
   // spec.sampling.prompt_logprobs is reset: no later placement computes them again.
   std::shared_ptr<PromptLogprobs> prompt_log;
-  // Tokens of the prompt with KV, the most that the sink was told, and when the first worker that
-  // told of them had begun (steady clock).
-  uint32_t num_prefilled = 0;
-  int64_t prefill_began_us = 0;
+  ToldProgress told;
   TokenMerge merge;
   std::vector<ChoiceText> texts;                  // by choice
   std::vector<scheduler::FinishReason> finished;  // by choice, what the client was told
   std::vector<int64_t> last_token_us;             // by choice, 0 = none yet
   int64_t heard_us = 0;                           // the last new token, before it the arrival
   uint32_t num_finished = 0;
-  uint32_t num_delivered = 0;   // tokens given to the sink
-  uint64_t num_speculated = 0;  // as RequestTimings::speculated
-  uint64_t num_accepted = 0;
-  wire::GuessState guess_state = wire::GuessState::kOff;  // of the last delivered token's step
+  uint32_t num_delivered = 0;  // tokens given to the sink
+  DeliveredGuesses guesses;
   GapCount gaps;  // against the objective for them, if there is one
 
   int64_t DeadlineUs() const {
@@ -206,7 +182,7 @@ struct RouterRequest {
   }
   // It runs or ran, or is no client's: no batch limit keeps it waiting.
   bool HasBegun() const {
-    return IsPlaced() || num_resumes > 0 || num_delivered > 0 || spec.is_own();
+    return IsPlaced() || resumes.num > 0 || num_delivered > 0 || spec.is_own();
   }
   // True when known tokens beyond the first `num_from` could be computed as other tokens.
   bool MayDifferFrom(uint32_t num_from) const { return !Repeats() && merge.num_known() > num_from; }

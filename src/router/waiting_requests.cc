@@ -30,11 +30,11 @@ void WaitingRequests::Leave(RouterRequest& request) {
 
 void WaitingRequests::SetApart(RouterRequest& request, bool waits_aside, bool is_apart) {
   if (request.spec.is_own()) return;
-  if (std::exchange(request.waits_aside, waits_aside) != waits_aside) {
+  if (std::exchange(request.wait.is_aside, waits_aside) != waits_aside) {
     num_aside_ += waits_aside ? 1 : -1;
     metrics_->requests_waiting_numerics->Set(static_cast<double>(num_aside_));
   }
-  if (std::exchange(request.waits_apart, is_apart) == is_apart) return;
+  if (std::exchange(request.wait.is_apart, is_apart) == is_apart) return;
   ModelQueues& queues = lines_[LineOf(request)];
   const auto it = queues.try_emplace(request.spec.model->id).first;
   it->second.num_waiting += is_apart ? -1 : 1;

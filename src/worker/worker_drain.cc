@@ -4,23 +4,30 @@
 #include <chrono>
 #include <thread>
 
-#include "src/base/clock.h"
-
 namespace baton::worker {
 namespace {
 
 // Two heartbeats: after them no router places a request here any more.
-constexpr int64_t kAnnounceMs = 500;
-constexpr int64_t kPollMs = 5;
-constexpr int64_t kFailedMs = 1000;
+constexpr int64_t kAnnounceUs = 500'000;
+constexpr int64_t kPollUs = 5'000;
+// The order to fail is taken after the step that runs. A step is planned to 100 ms. On a machine
+// that has too much to do it takes many times as long, and still leaves nothing behind.
+constexpr int64_t kStepUs = 2'000'000;
+// Then transports let go of blocks, and routers hear of the ends.
+constexpr int64_t kFailedUs = 1'000'000;
 // For the last tokens to reach the routers, and for these to have read them before they see the
 // lease end, which comes on another connection.
-constexpr int64_t kLastWordsMs = 500;
-constexpr int64_t kReadingMs = 50;
+constexpr int64_t kLastWordsUs = 500'000;
+constexpr int64_t kReadingUs = 50'000;
 
 bool AllIdle(std::span<const DrainingParts> workers) {
   return std::all_of(workers.begin(), workers.end(),
                      [](const DrainingParts& w) { return w.engine->IsIdle(); });
+}
+
+bool AllHaveTaken(std::span<const DrainingParts> workers) {
+  return std::all_of(workers.begin(), workers.end(),
+                     [](const DrainingParts& w) { return w.engine->HasTakenAll(); });
 }
 
 bool AllQuiet(std::span<const DrainingParts> workers) {
@@ -28,30 +35,43 @@ bool AllQuiet(std::span<const DrainingParts> workers) {
                      [](const DrainingParts& w) { return w.sessions->num_sessions() == 0; });
 }
 
-void Nap() { std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs)); }
+// Sleeps until `is_done` or for `limit_us`.
+template <typename IsDone>
+void WaitFor(const DrainTime& time, int64_t limit_us, const IsDone& is_done) {
+  const int64_t end_us = time.clock->NowUs() + limit_us;
+  while (!is_done() && time.clock->NowUs() < end_us) time.sleep(kPollUs);
+}
 
-}  // namespace
-
-Status DrainEngines(std::span<const DrainingParts> workers, int64_t timeout_ms,
-                    const std::atomic<bool>* stop_now) {
-  const auto now_us = [] { return SystemClock().NowUs(); };
-  const int64_t announced_us = now_us() + kAnnounceMs * 1000;
-  while (!stop_now->load() && now_us() < announced_us) Nap();
-  for (const DrainingParts& worker : workers) worker.engine->BeginDrain();
-  const int64_t deadline_us = announced_us + timeout_ms * 1000;
-  while (!stop_now->load() && now_us() < deadline_us && !AllIdle(workers)) Nap();
+// The requests that are left fail.
+Status FailTheRest(std::span<const DrainingParts> workers, const DrainTime& time) {
   for (const DrainingParts& worker : workers) {
     if (!worker.engine->IsIdle()) worker.engine->FailAll(Unavailable("the worker stops"));
   }
-  const int64_t failed_us = now_us() + kFailedMs * 1000;
-  while (!AllIdle(workers) && now_us() < failed_us) Nap();
-  const bool is_clean = AllIdle(workers);
-  for (const DrainingParts& worker : workers) worker.sessions->CloseAll();
-  const int64_t last_words_us = now_us() + kLastWordsMs * 1000;
-  while (!AllQuiet(workers) && now_us() < last_words_us) Nap();
-  std::this_thread::sleep_for(std::chrono::milliseconds(kReadingMs));
-  if (!is_clean) return Internal("blocks or requests were left when the worker stopped");
+  bool have_taken = false;
+  WaitFor(time, kStepUs, [&] { return have_taken = AllHaveTaken(workers); });
+  if (!have_taken) {
+    return Internal("a step did not end within {} ms after the worker was to stop", kStepUs / 1000);
+  }
+  bool are_idle = false;
+  WaitFor(time, kFailedUs, [&] { return are_idle = AllIdle(workers); });
+  if (!are_idle) return Internal("blocks or requests were left when the worker stopped");
   return OkStatus();
+}
+
+}  // namespace
+
+void SleepFor(int64_t us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); }
+
+Status DrainEngines(std::span<const DrainingParts> workers, int64_t timeout_ms,
+                    const std::atomic<bool>* stop_now, const DrainTime& time) {
+  WaitFor(time, kAnnounceUs, [&] { return stop_now->load(); });
+  for (const DrainingParts& worker : workers) worker.engine->BeginDrain();
+  WaitFor(time, timeout_ms * 1000, [&] { return stop_now->load() || AllIdle(workers); });
+  Status status = FailTheRest(workers, time);
+  for (const DrainingParts& worker : workers) worker.sessions->CloseAll();
+  WaitFor(time, kLastWordsUs, [&] { return AllQuiet(workers); });
+  time.sleep(kReadingUs);
+  return status;
 }
 
 }  // namespace baton::worker

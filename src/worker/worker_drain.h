@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <span>
 
+#include "src/base/clock.h"
 #include "src/base/status.h"
 #include "src/engine/engine.h"
 #include "src/worker/session_service.h"
@@ -18,12 +20,22 @@ struct DrainingParts {
   SessionService* sessions = nullptr;
 };
 
+// Sleeps so many microseconds.
+void SleepFor(int64_t us);
+
+// The time that a drain goes by; a test moves its own.
+struct DrainTime {
+  const Clock* clock = &SystemClock();
+  std::function<void(int64_t us)> sleep = &SleepFor;
+};
+
 // Refuses new requests once routers have had two heartbeats to place none any more. Waits until no
 // engine has anything to do, at most `timeout_ms` from then or until `*stop_now` is true. Requests
-// that are left then fail. Ends every session after its last word. OK = the ledgers were empty.
-// Blocks.
+// that are left then fail, after the step that runs. Ends every session after its last word. OK =
+// the ledgers were empty; Internal says whether a step did not end or something was left. Blocks,
+// for at most 4.1 s beyond the timeout.
 Status DrainEngines(std::span<const DrainingParts> workers, int64_t timeout_ms,
-                    const std::atomic<bool>* stop_now);
+                    const std::atomic<bool>* stop_now, const DrainTime& time = {});
 
 }  // namespace baton::worker
 

@@ -69,6 +69,7 @@ using engine::Engine;
 using engine::EngineConfig;
 using engine::FirstStepCost;
 using engine::OfOneRank;
+using engine::OutputRowTokens;
 using engine::PrefixJournal;
 using engine::RequestState;
 using engine::RequestStatus;
@@ -410,6 +411,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   EngineConfig engine_config;
   engine_config.scheduler = SchedulerLimits();
   EstimateSteps(&engine_config.scheduler);
+  engine_config.scheduler.output_row_tokens = OutputRowTokens(model->config());
   engine_config.handoff.strand_us = kStrandUs;
   engine_config.prefix_cache = config.prefix_cache;
   engine_config.speculate = config.speculate;

@@ -1,14 +1,17 @@
 // The HTTP endpoints: exact bodies, streams and errors.
 #include "src/api/http_api.h"
 
+#include <algorithm>
 #include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "src/api/read_json.h"
 #include "src/base/version.h"
 #include "tests/api/http_api_rig.h"
 
@@ -534,6 +537,30 @@ TEST_F(HttpApiTest, IgnoredFieldsAreNamedInAHeader) {
   const auto responder = Post(kChatPath, kHello + R"(,"store":true,"suffix":null,"metadata":{}})");
   EXPECT_EQ(responder->status, 200);
   EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "store, metadata");
+}
+
+TEST_F(HttpApiTest, UnreadMembersOfToolsAreNamed) {
+  const auto ignored = [this](const std::string& tools) {
+    AnswerWith("x");
+    const auto responder = Post(kChatPath, kHello + R"(,"tools":[)" + tools + "]}");
+    EXPECT_EQ(responder->status, 200) << responder->body;
+    return std::string(responder->Header("X-Baton-Ignored-Fields"));
+  };
+  const std::string plain =
+      R"({"type":"function","function":{"name":"f","description":"d","strict":false,)"
+      R"("parameters":{"type":"object","properties":{"x":{"type":"string"}}}}})";
+  EXPECT_EQ(ignored(plain), "");
+  EXPECT_EQ(ignored(plain + R"(,{"type":"function","cache_control":{"type":"ephemeral"},"id":null,)"
+                            R"("function":{"name":"g","returns":{},"r w":1}})"),
+            "tools[1].cache_control, tools[1].function.returns, tools[1].function.r?w");
+  std::string many;
+  for (int i = 0; i < 40; ++i) {
+    many += fmt::format(R"({}{{"type":"function","x":1,"function":{{"name":"f{}"}}}})",
+                        i == 0 ? "" : ",", i);
+  }
+  const std::string names = ignored(many);
+  const auto num_names = static_cast<size_t>(std::count(names.begin(), names.end(), ',')) + 1;
+  EXPECT_EQ(num_names, kMaxIgnoredNames) << names;
 }
 
 TEST_F(HttpApiTest, IgnoredFieldsOfTheTextEndpointsAreNamedToo) {

@@ -185,8 +185,7 @@ class OpenApiAnswersTest : public HttpApiTest {
 TEST_F(OpenApiAnswersTest, EachOperationDescribesItsGoodAnswer) {
   for (const ApiPath& row : kApiPaths) {
     if (row.summary.empty()) continue;
-    const RouteAnswer* answer = FindRouteAnswer(row.route);
-    ASSERT_NE(answer, nullptr) << row.path << ": give it a row in answer_schemas.cc";
+    const RouteAnswer& answer = RouteAnswerOf(row);
     size_t num_schemas = 0;
     for (const char* media : {"application/json", "text/event-stream", "application/x-ndjson"}) {
       const JsonValue* schema = SchemaOf(row, media);
@@ -195,10 +194,14 @@ TEST_F(OpenApiAnswersTest, EachOperationDescribesItsGoodAnswer) {
       ASSERT_NE(schema->AsObject(), nullptr) << row.path << media;
       EXPECT_FALSE(schema->AsObject()->empty()) << row.path << media;
     }
-    const size_t num_forms = (answer->whole.empty() ? 0 : 1) + (answer->event.empty() ? 0 : 1);
+    const size_t num_forms = (answer.whole.empty() ? 0 : 1) + (answer.event.empty() ? 0 : 1);
     EXPECT_EQ(num_schemas, num_forms) << row.path;
     EXPECT_GT(num_forms, 0u) << row.path;
   }
+}
+
+TEST(RouteAnswerDeathTest, TheAnswerOfAPageForPeopleIsNotDescribed) {
+  EXPECT_DEATH((void)RouteAnswerOf(*FindApiPath("/ui")), "/ui is for people");
 }
 
 // Every reference of the value names a schema of the document.

@@ -49,6 +49,11 @@ TEST(FirstStepCostTest, CountsBytesAndOperationsOfAModel) {
   EXPECT_EQ(model.num_launches, 292u);
 }
 
+TEST(FirstStepCostTest, AnOutputRowIsAShareOfATokensWork) {
+  // 525,336,576 weights beside 6,979,321,856.
+  EXPECT_NEAR(OutputRowTokens(Llama8b()), 0.0753, 1e-4);
+}
+
 // A chunk may meet every expert, and a row pays for its own only.
 TEST(FirstStepCostTest, AStepReadsAllExpertsAndARowMultipliesItsOwn) {
   ModelConfig config = Llama8b();

@@ -89,6 +89,29 @@ TEST(MoveTest, KvOfADrainingDecodeWorkerMovesToAnother) {
   ExpectClean(cluster);
 }
 
+// Its decode worker computed its prompt; then its KV crosses as of a pair.
+TEST(MoveTest, AStreamThatWasMovedIsNotedAsAPair) {
+  RouterCoreConfig config;
+  config.mode = ServeMode::kAggregated;
+  FakeCluster cluster(config);
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+  cluster.Text("decode-0", uid, 0, "abc");
+  const auto note = [&cluster] {
+    return std::string(cluster.core.Traces(cluster.now_us).at(0)->notes.RouteText());
+  };
+  EXPECT_EQ(note(), "aggregated_mode");
+  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Report("decode-0", {"decode-1"}, std::nullopt, /*draining=*/true);
+  cluster.core.Tick(cluster.now_us += 20'000);
+  const auto dests = cluster.Log("decode-1").Of(Order::Kind::kDecode);
+  ASSERT_EQ(dests.size(), 1u);
+  ASSERT_EQ(dests[0].peer, "decode-0");
+  EXPECT_EQ(note(), "aggregated_mode") << "it may yet refuse";
+  cluster.State("decode-1", uid, WorkerRequestState::kReserved, StatusCode::kOk, 2);
+  EXPECT_EQ(note(), "pair");
+}
+
 TEST(MoveTest, KvTakesNoLinkThatFailedAMomentAgo) {
   FakeCluster cluster;
   JoinOldPair(cluster);

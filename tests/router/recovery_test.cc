@@ -291,6 +291,37 @@ TEST(RecoveryTest, FaultsWithTokensBetweenThemHaveNoLimit) {
   EXPECT_EQ(cluster.sink->Text(), text);
 }
 
+// Workers that die under a request that gives one token before each death, until it is given up.
+uint32_t DeathsUnderAPoison(size_t num_tokens_before) {
+  FakeCluster cluster;
+  JoinOldPair(cluster);
+  const RequestUid uid = PlayTo(cluster, Phase::kVerified, 400);
+  cluster.Text("decode-0", uid, 1, std::string(num_tokens_before - 1, 'x'));
+  auto num_tokens = static_cast<uint32_t>(num_tokens_before);
+  for (uint32_t attempt = 1; attempt <= 100; ++attempt) {
+    cluster.State("decode-0", uid, WorkerRequestState::kReserved, StatusCode::kOk, attempt);
+    cluster.State("decode-0", uid, WorkerRequestState::kVerified, StatusCode::kOk, attempt);
+    cluster.text_attempt = attempt;
+    cluster.Text("decode-0", uid, num_tokens++, "x");
+    cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
+    if (cluster.sink->ended()) {
+      EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerLost);
+      EXPECT_EQ(cluster.sink->Text().size(), num_tokens) << "what was given stays given";
+      ExpectClean(cluster);
+      return attempt;
+    }
+    Rejoin(cluster, "decode-0");
+  }
+  return 0;
+}
+
+// Each token begins the limits of faults anew; without a limit of its own such a request would end
+// a worker for each of its tokens.
+TEST(RecoveryTest, ARequestThatKillsItsWorkerAfterEachTokenIsGivenUp) {
+  EXPECT_EQ(DeathsUnderAPoison(2), 17u);
+  EXPECT_EQ(DeathsUnderAPoison(70), 18u) << "64 tokens allow one more";
+}
+
 TEST(RecoveryTest, RequestThatTwoWorkersDiedOnIsNotGivenToAThird) {
   FakeCluster cluster;
   cluster.JoinPair();

@@ -167,6 +167,28 @@ TEST(RequestTracesTest, EachKindHasItsLimitAndKeepsTheLast) {
   EXPECT_EQ(all.back()->uid, (RequestUid{1, 2 * RequestTraces::kMaxServed - 1}));
 }
 
+// A wait in the queue that ends badly is told apart from a refusal at once.
+TEST(RequestTracesTest, OneThatWaitedInTheQueueAndWasRefusedKeepsItsWait) {
+  RouterCoreConfig config;
+  config.queue_wait_us = 2'000'000;
+  FakeCluster cluster(config);
+  cluster.JoinPair();
+  cluster.Report("decode-0", {}, 0);
+  cluster.Submit(cluster.Request("prompt"));
+  while (!cluster.sink->error.has_value()) {
+    ASSERT_LT(cluster.now_us, 10'000'000) << "it waits for ever";
+    cluster.now_us += 100'000;
+    cluster.Report("decode-0", {}, 0);
+    cluster.Report("prefill-0", {"decode-0"});
+    cluster.core.Tick(cluster.now_us);
+  }
+  const Traces traces = cluster.core.Traces(cluster.now_us);
+  ASSERT_EQ(traces.size(), 1u);
+  EXPECT_EQ(traces[0]->attempt, 0u);
+  EXPECT_GE(traces[0]->queue_us, config.queue_wait_us);
+  EXPECT_EQ(StageOf(*traces[0], RequestStage::kAdmit), traces[0]->queue_us);
+}
+
 TEST(RequestTracesTest, OneThatNobodyServesIsAmongTheRefused) {
   FakeCluster cluster;
   cluster.Submit(cluster.Request("prompt"));
@@ -174,6 +196,7 @@ TEST(RequestTracesTest, OneThatNobodyServesIsAmongTheRefused) {
   ASSERT_EQ(traces.size(), 1u);
   EXPECT_EQ(traces[0]->http_status, 503);
   EXPECT_EQ(traces[0]->attempt, 0u);
+  EXPECT_EQ(traces[0]->queue_us, 0);
 }
 
 }  // namespace

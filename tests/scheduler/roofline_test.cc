@@ -184,11 +184,15 @@ TEST(RooflineTest, TheFirstEstimateIsNeverBelowTheLimit) {
   }
 }
 
+ChunkAsk Within(int64_t target_us) {
+  return {.limit = 512, .layers_us = target_us, .total_us = target_us};
+}
+
 TEST(RooflineTest, TheFirstChunkOfAKnownDeviceIsAsLongAsItsTargetAllows) {
   const StepCost known(FirstEstimate(H200(), kLlama8b));
-  EXPECT_EQ(StepCost().MaxChunk({}, 0, 512, 100'000), 100u);
-  EXPECT_EQ(known.MaxChunk({}, 0, 512, 100'000), 512u);
-  EXPECT_LT(known.MaxChunk({}, 0, 512, 20'000), 512u);
+  EXPECT_EQ(StepCost().MaxChunk({}, Within(100'000)), 100u);
+  EXPECT_EQ(known.MaxChunk({}, Within(100'000)), 512u);
+  EXPECT_LT(known.MaxChunk({}, Within(20'000)), 512u);
 }
 
 TEST(RooflineTest, DevicesAreFoundByTheirWholeName) {

@@ -120,7 +120,9 @@ TEST(StepCostTest, MaxChunkIsTheLargestThatKeepsTheTarget) {
     const uint32_t first_pos = random.Below(3'000);
     const uint32_t limit = random.Below(600);
     const int64_t target_us = random.Between(0, 300'000);
-    const uint32_t chunk = cost.MaxChunk(base, first_pos, limit, target_us);
+    const uint32_t chunk = cost.MaxChunk(
+        base,
+        {.first_pos = first_pos, .limit = limit, .layers_us = target_us, .total_us = target_us});
     ASSERT_LE(chunk, limit);
     StepShape with = base;
     with.AddPrefill(first_pos, chunk);
@@ -133,6 +135,41 @@ TEST(StepCostTest, MaxChunkIsTheLargestThatKeepsTheTarget) {
       EXPECT_GT(cost.PredictUs(more), target_us);
     }
   }
+}
+
+// A quarter of a token's work more for a row of a prompt with logits.
+TEST(StepCostTest, ALogRowCostsItsShareOfATokenAndALogitOfADecodeRowNothingMore) {
+  const StepCost cost({.prefill_token_us = 1'000, .decode_row_us = 500}, 0.25);
+  StepShape shape;
+  shape.AddPrefill(0, 8);
+  EXPECT_EQ(cost.PredictUs(shape), 8'000);
+  shape.logit_rows = 8;
+  EXPECT_EQ(cost.PredictUs(shape), 10'000);
+  shape.AddDecode(10);
+  EXPECT_EQ(cost.PredictUs(shape), 10'500);
+}
+
+// Prompts with and without log-probabilities teach each other nothing that is wrong.
+TEST(StepCostTest, LoggedPromptsLeaveThePredictionOfPlainOnes) {
+  StepCost cost({}, 0.25);
+  const StepShape plain = Prefill(0, 64);
+  StepShape logged = plain;
+  logged.logit_rows = 64;
+  for (int i = 0; i < 20; ++i) cost.Measure(plain, 64'000);
+  for (int i = 0; i < 20; ++i) cost.Measure(logged, 80'000);
+  EXPECT_NEAR(static_cast<double>(cost.PredictUs(plain)), 64'000, 640);
+  EXPECT_NEAR(static_cast<double>(cost.PredictUs(logged)), 80'000, 800);
+}
+
+TEST(StepCostTest, TheLogRowsOfAChunkCountInTheTotalAlone) {
+  const StepCost cost({.prefill_token_us = 1'000}, 0.25);
+  const auto chunk = [&cost](bool logs, int64_t layers_us, int64_t total_us) {
+    return cost.MaxChunk(
+        {}, {.limit = 100, .logs = logs, .layers_us = layers_us, .total_us = total_us});
+  };
+  EXPECT_EQ(chunk(false, 40'000, 40'000), 40u);
+  EXPECT_EQ(chunk(true, 40'000, 80'000), 40u) << "the layers bind";
+  EXPECT_EQ(chunk(true, 40'000, 40'000), 32u) << "the output layer's rows bind";
 }
 
 TEST(StepCostTest, AStepInWhichTheProcessStoodStillIsNoMeasurement) {

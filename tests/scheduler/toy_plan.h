@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 
 #include "scheduler/scheduler.h"
+#include "src/base/limits.h"
 
 namespace baton::scheduler {
 
@@ -18,6 +19,7 @@ inline void CheckToyPlan(const Scheduler& scheduler, const BatchPlan& plan) {
   EXPECT_LE(plan.num_decode_items(), config.max_running);
   StepShape shape;
   uint32_t running = 0;
+  uint32_t num_log_rows = 0;
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const BatchItem& item = plan.items[i];
     if (item.is_decode) {
@@ -33,10 +35,17 @@ inline void CheckToyPlan(const Scheduler& scheduler, const BatchPlan& plan) {
     }
     EXPECT_EQ(item.first_pos, item.sequence->num_computed);
     const bool ends = item.first_pos + item.num_tokens == item.sequence->num_tokens();
-    if (ends && !item.is_decode) ++shape.logit_rows;
+    if (item.logs_prompt) {
+      shape.logit_rows += item.num_tokens;
+      num_log_rows += item.num_tokens;
+    } else if (ends && !item.is_decode) {
+      ++shape.logit_rows;
+    }
     EXPECT_EQ(item.wants_logits, ends);
   }
   EXPECT_EQ(plan.shape, shape);
+  EXPECT_EQ(plan.num_log_rows, num_log_rows);
+  EXPECT_LE(num_log_rows, limits::kMaxPromptLogRows);
   scheduler.ForEachSequence([&](const Sequence& sequence) {
     if (sequence.state == SequenceState::kRunning) --running;
   });

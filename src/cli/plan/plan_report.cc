@@ -1,18 +1,21 @@
 #include "src/cli/plan/plan_report.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
+#include "src/device/device.h"
 #include "src/engine/first_step_cost.h"
 #include "src/loadgen/quantity.h"
+#include "src/model/device_shape.h"
 
 namespace baton::cli {
 
+using device::DeviceKind;
+using device::DeviceKindName;
 using engine::RooflineModelOf;
 using kv::KvLayout;
 using loadgen::FormatUs;
-using model::ArchitectureTraits;
+using model::CheckDeviceShape;
 using model::ModelConfig;
 using model::StateManifest;
 using model::StateManifestOf;
@@ -49,33 +52,6 @@ size_t StepBytes(const ModelConfig& config) {
   return 2 * (config.WeightsPerRow() + output);
 }
 
-// Unimplemented for a model that only the processor computes, as a worker of a device would be.
-Status CheckDevice(const ModelConfig& config) {
-  struct Row {
-    bool has;
-    std::string_view missing;
-  };
-  const ArchitectureTraits& traits = *config.traits;
-  const std::array rows = {
-      Row{traits.mixed_layers || config.local_head_dim != 0, "kernels for its layers"},
-      Row{traits.short_convs, "kernel for its convolutions"},
-      Row{traits.latent_kv, "kernel for its latent rows"},
-      Row{config.num_delta_layers() > 0, "kernels for its recurrent layers"},
-      Row{traits.sinks, "attention sinks"},
-      Row{traits.fused_projections, "kernels for matrices that hold several"},
-      Row{traits.whole_norms || !traits.pre_norms, "kernels for its norms"},
-      Row{config.temperature_beta != 0.0f, "kernels for its scale of queries"},
-      Row{config.logit_scale != 1.0f, "kernels for its scale of logits"},
-      Row{traits.experts && !config.experts_sum_to_one, "kernels for its weights of experts"},
-  };
-  for (const Row& row : rows) {
-    if (!row.has) continue;
-    return Unimplemented("architecture {}: devices have no {}; plan with --device cpu",
-                         config.architecture, row.missing);
-  }
-  return OkStatus();
-}
-
 Status CheckFits(const PlannedModel& model, const PlannedDevice& device, const PlanLoad& load) {
   const uint64_t tokens = uint64_t{load.input_tokens} + load.output_tokens;
   if (tokens > model.config.context_length) {
@@ -83,7 +59,9 @@ Status CheckFits(const PlannedModel& model, const PlannedDevice& device, const P
                            load.input_tokens, load.output_tokens, tokens,
                            model.config.context_length);
   }
-  if (device.limits != nullptr) return CheckDevice(model.config);
+  if (device.limits != nullptr) {
+    return CheckDeviceShape(model.config, DeviceKindName(DeviceKind::kCuda));
+  }
   if (model.config.name.empty()) {
     return NotFound(
         "the model file has no general.name, so that nothing says what is measured of it");

@@ -84,6 +84,7 @@ TracedRequest RequestOf(const json& row, int64_t wall_minus_steady_us) {
   request.num_attempts = NumberOf(row, "attempt");
   request.accepted_us = TimeOf(row, "accepted_us") + wall_minus_steady_us;
   request.end_us = TimeOf(row, "end_us") + wall_minus_steady_us;
+  request.queue_us = TimeOf(row, "queue_us");
   const json& stages = ObjectOf(row, "stages_us");
   for (size_t i = 0; i < kNumRequestStages; ++i) {
     const std::string name(StageName(static_cast<RequestStage>(i)));

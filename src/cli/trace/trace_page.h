@@ -41,6 +41,7 @@ struct TracedRequest {
   int64_t accepted_us = 0;
   int64_t end_us = 0;
   std::vector<StageSpan> stages;  // one after the other from accepted_us to end_us
+  int64_t queue_us = 0;           // never placed: waited in the queue; 0 = refused at once
   uint64_t num_prompt_tokens = 0;
   uint64_t num_cached_tokens = 0;
   uint64_t num_output_tokens = 0;

@@ -50,8 +50,8 @@ std::string_view MeaningOfRoute(std::string_view route) {
   };
   constexpr Meaning kMeanings[] = {
       {"pair",
-       "a prefill worker computes prompts unless something speaks against it; among pairs, room "
-       "and load come before the predicted time"},
+       "a prefill worker computes prompts unless something speaks against it; among pairs, "
+       "exactness and room come first, then load, then the predicted time"},
       {"aggregated_mode", "--mode, or the request's own path, asks for the decode worker alone"},
       {"short_prompt", "no more than --local-prefill-tokens of its prompt were to be computed"},
       {"no_prefill_worker", "no prefill worker was ready"},
@@ -130,7 +130,11 @@ bool WasNeverPlaced(const TracedRequest& request) {
 
 std::string PlacementText(const TracedRequest& request) {
   if (WasNeverPlaced(request)) {
-    return fmt::format("It was never placed: it ended {:.1f} ms after it came.\n",
+    const std::string waited =
+        request.queue_us > 0
+            ? fmt::format("it waited {:.1f} ms in the queue, and ended", Ms(request.queue_us))
+            : "it ended";
+    return fmt::format("It was never placed: {} {:.1f} ms after it came.\n", waited,
                        Ms(request.elapsed_us()));
   }
   if (request.num_attempts == 0) return "It was not placed yet.\n";
@@ -220,8 +224,10 @@ std::string WhyText(const TracedRequest& request, const StepsMeanwhile& steps) {
     text += fmt::format("Its client was told: {}\n", Printable(request.error));
   }
   text += WorkText(request) + "\n";
-  // No worker had it: what it was told says more than a stage that is all of its time.
-  if (WasNeverPlaced(request)) return text + "\n" + LoadText(request) + PlacementText(request);
+  // Refused at once: what it was told says more than a stage that is all of its time.
+  if (WasNeverPlaced(request) && request.queue_us <= 0) {
+    return text + "\n" + LoadText(request) + PlacementText(request);
+  }
   text += RouteText(request) + "\n";
   return text + StagesText(request) + LoadText(request) + PlacementText(request) +
          StepsText(request, steps);
@@ -244,6 +250,7 @@ std::string WhyJson(const TracedRequest& request, const StepsMeanwhile& steps) {
                               {"means", MeaningOf(stage.name)}});
   }
   root["longest"] = LongestStage(request).name;
+  root["queue_ms"] = Ms(request.queue_us);
   root["prompt_tokens"] = request.num_prompt_tokens;
   root["cached_tokens"] = request.num_cached_tokens;
   root["held_tokens"] = request.num_held_tokens;

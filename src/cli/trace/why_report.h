@@ -26,12 +26,12 @@ StepsMeanwhile StepsBeside(const TracedRequest& request, const std::vector<Trace
 // The stage that took longest; the first of equals. An empty name when there are no stages.
 StageSpan LongestStage(const TracedRequest& request);
 
-// Sentences and a table of stages in milliseconds and shares; no table for a request that no worker
-// had. Lines end with a newline; no byte in it steers a terminal.
+// Sentences and a table of stages in milliseconds and shares; no table for a request that was
+// refused at once. Lines end with a newline; no byte in it steers a terminal.
 std::string WhyText(const TracedRequest& request, const StepsMeanwhile& steps);
 
 // {"request_uid", .., "end_to_end_ms", "stages": [{"name", "ms", "share", "means"}], "longest",
-// "placed", "route", "route_means", "load", "resumes", "steps"}; ends with a newline.
+// "queue_ms", "placed", "route", "route_means", "load", "resumes", "steps"}; ends with a newline.
 std::string WhyJson(const TracedRequest& request, const StepsMeanwhile& steps);
 
 }  // namespace baton::cli

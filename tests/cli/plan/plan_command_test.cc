@@ -27,6 +27,9 @@ struct Said {
   std::string error;
 };
 
+// A file that devices compute: they take heads of 64.
+constexpr const char* kModel = "tiny_head64_llama.gguf";
+
 Said PlanOf(const std::string& model, const std::vector<std::string>& more) {
   std::vector<std::string> args = {
       model, "--device=NVIDIA H200", "--output=16", "--rate=2", "--ttft=1s", "--itl=10ms"};
@@ -37,22 +40,31 @@ Said PlanOf(const std::string& model, const std::vector<std::string>& more) {
   return {code, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
 }
 
-TEST(PlanCommandTest, AFolderAndAFileArePlannedWithoutTheirWeights) {
-  for (const char* name : {"tiny_llama_yarn", "tiny_llama_yarn/", "tiny_bf16.gguf"}) {
+TEST(PlanCommandTest, AFileIsPlannedWithoutItsWeights) {
+  const std::string path = GoldenPath(kModel);
+  const Said said = PlanOf(path, {"--input=16"});
+  EXPECT_EQ(said.code, kExitOk) << said.error;
+  EXPECT_THAT(said.out, HasSubstr("2 requests a second of 16 tokens, answers of 16"));
+  EXPECT_THAT(said.out, HasSubstr("at half of them: do not split: 1 worker"));
+  EXPECT_EQ(said.error, "");
+  const Said as_json = PlanOf(path, {"--input=16", "--json"});
+  EXPECT_EQ(json::parse(as_json.out)["ends"][1]["split_helps"], false);
+  const Said values = PlanOf(path, {"--input=16", "--values"});
+  EXPECT_THAT(values.out, HasSubstr("path: \"tiny_"));
+}
+
+// As the worker of a device refuses it.
+TEST(PlanCommandTest, AFoldersHeadsThatNoKernelTakesAreRefused) {
+  for (const char* name : {"tiny_llama_yarn", "tiny_llama_yarn/"}) {
     const Said said = PlanOf(GoldenPath(name), {"--input=16"});
-    EXPECT_EQ(said.code, kExitOk) << said.error;
-    EXPECT_THAT(said.out, HasSubstr("2 requests a second of 16 tokens, answers of 16"));
-    EXPECT_THAT(said.out, HasSubstr("at half of them: do not split: 1 worker"));
-    EXPECT_EQ(said.error, "");
-    const Said as_json = PlanOf(GoldenPath(name), {"--input=16", "--json"});
-    EXPECT_EQ(json::parse(as_json.out)["ends"][1]["split_helps"], false) << name;
-    const Said values = PlanOf(GoldenPath(name), {"--input=16", "--values"});
-    EXPECT_THAT(values.out, HasSubstr("path: \"tiny_")) << name;
+    EXPECT_EQ(said.code, kExitFailure);
+    EXPECT_THAT(said.error, HasSubstr("head size 16: the kernels of device cuda take 64, 128 and "
+                                      "256; use --device cpu"));
   }
 }
 
 TEST(PlanCommandTest, WhatTheModelCannotDoIsOneLineAndAFailure) {
-  const std::string path = GoldenPath("tiny_bf16.gguf");
+  const std::string path = GoldenPath(kModel);
   Said said = PlanOf(path, {"--input=1000000"});
   EXPECT_EQ(said.code, kExitFailure);
   EXPECT_THAT(said.error, HasSubstr("the model's context has"));
@@ -65,14 +77,9 @@ TEST(PlanCommandTest, WhatTheModelCannotDoIsOneLineAndAFailure) {
 TEST(PlanCommandTest, AMeasurementOfAnotherKindIsNamed) {
   const std::string path = testing::TempDir() + "/plan_command_test.json";
   std::ofstream(path) << "{\"chunk\": 512}";
-  std::vector<std::string> args = {GoldenPath("tiny_bf16.gguf"),
-                                   "--device=cpu",
-                                   "--input=16",
-                                   "--output=16",
-                                   "--rate=1",
-                                   "--ttft=1s",
-                                   "--itl=1s",
-                                   "--measured=" + path};
+  std::vector<std::string> args = {GoldenPath(kModel), "--device=cpu",      "--input=16",
+                                   "--output=16",      "--rate=1",          "--ttft=1s",
+                                   "--itl=1s",         "--measured=" + path};
   testing::internal::CaptureStderr();
   EXPECT_EQ(RunPlan(args), kExitFailure);
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
@@ -80,8 +87,7 @@ TEST(PlanCommandTest, AMeasurementOfAnotherKindIsNamed) {
 }
 
 TEST(PlanCommandTest, ASteadyLoadIsSimulatedWhenAsked) {
-  const Said said =
-      PlanOf(GoldenPath("tiny_bf16.gguf"), {"--input=16", "--simulate", "--requests=50"});
+  const Said said = PlanOf(GoldenPath(kModel), {"--input=16", "--simulate", "--requests=50"});
   EXPECT_EQ(said.code, kExitOk) << said.error;
   EXPECT_THAT(said.out, HasSubstr("simulated with the shipped router and scheduler: 50 requests"));
   EXPECT_THAT(said.error, HasSubstr("simulated no split on"));
@@ -95,7 +101,7 @@ TEST(PlanCommandTest, ATraceStandsForLengthsAndRate) {
          << ", \"input_length\": 20, \"output_length\": 5, \"hash_ids\": [1]}\n";
   }
   file.close();
-  const std::string model = GoldenPath("tiny_bf16.gguf");
+  const std::string model = GoldenPath(kModel);
   const std::vector<std::string> args = {model,        "--device=NVIDIA H200", "--ttft=1s",
                                          "--itl=10ms", "--trace=" + trace,     "--json"};
   testing::internal::CaptureStdout();

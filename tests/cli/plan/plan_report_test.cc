@@ -109,7 +109,7 @@ TEST(PlanReportTest, LayersThatDifferArePlannedOnTheProcessorAlone) {
   model.config.local_head_dim = 128;
   model.config.local_kv_heads = 8;
   EXPECT_THAT(std::string(MakePlan(model, H200(), kLoad, kObjective).status().message()),
-              HasSubstr("architecture gemma4: devices have no kernels for its layers"));
+              HasSubstr("architecture gemma4: device cuda has no kernels for layers of different"));
   EXPECT_TRUE(MakePlan(model, Processor(), kSmallLoad, kLoose).ok());
 }
 
@@ -173,12 +173,14 @@ TEST(PlanReportTest, ModelsThatDevicesDoNotComputeAreRefusedByName) {
     return std::string(MakePlan(GoldenModel(name), H200(), {1, 64, 33}, kLoose).status().message());
   };
   EXPECT_THAT(refusal("tiny_qwen35.gguf"),
-              HasSubstr("architecture qwen35: devices have no kernels for its recurrent layers; "
-                        "plan with --device cpu"));
+              HasSubstr("architecture qwen35: device cuda has no kernel for its gated delta nets; "
+                        "use --device cpu"));
   EXPECT_THAT(refusal("tiny_lfm2.gguf"), HasSubstr("no kernel for its convolutions"));
   EXPECT_THAT(refusal("tiny_deepseek2.gguf"), HasSubstr("no kernel for its latent rows"));
   EXPECT_THAT(refusal("tiny_gptoss.gguf"), HasSubstr("no attention sinks"));
-  EXPECT_THAT(refusal("tiny_gemma4.gguf"), HasSubstr("no kernels for its layers"));
+  EXPECT_THAT(refusal("tiny_gemma4.gguf"), HasSubstr("no kernels for layers of different heads"));
+  EXPECT_THAT(refusal("tiny_nemotron_h.gguf"), HasSubstr("no kernel for its layers of Mamba-2"));
+  EXPECT_THAT(refusal("tiny_bf16.gguf"), HasSubstr("take 64, 128 and 256; use --device cpu"));
 }
 
 // K and V cross in whole blocks of 16 tokens, of layers with a window too.

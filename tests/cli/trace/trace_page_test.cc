@@ -38,10 +38,12 @@ TEST(TracePageTest, AnythingElseIsRefusedAndTornFieldsAreNothing) {
     EXPECT_FALSE(ReadTracePage(text).ok()) << text;
   }
   const auto page = ReadTracePage(
-      R"({"steady_us":"x","unix_us":2,"requests":[{"status":"x","stages_us":[1],"load":3}]})");
+      R"({"steady_us":"x","unix_us":2,"requests":[{"status":"x","stages_us":[1],"load":3,
+      "queue_us":7}]})");
   ASSERT_TRUE(page.ok());
   EXPECT_EQ(page->requests[0].status, 0u);
   EXPECT_EQ(page->requests[0].stages.size(), 8u);
+  EXPECT_EQ(page->requests[0].queue_us, 7);
 }
 
 }  // namespace

@@ -71,6 +71,8 @@ TEST(WhyReportTest, APairSaysWhyToo) {
   TracedRequest request = TracedCluster()[0].requests[0];
   request.route = "pair";
   EXPECT_THAT(WhyText(request, {}), HasSubstr("Its path has the reason pair: a prefill worker "));
+  EXPECT_THAT(WhyText(request, {}), HasSubstr("exactness and room come first, then load, then the "
+                                              "predicted time"));
   const nlohmann::json root = nlohmann::json::parse(WhyJson(request, {}));
   EXPECT_EQ(root["route"], "pair");
   EXPECT_EQ(root["placed"], true);
@@ -98,6 +100,20 @@ TEST(WhyReportTest, ARefusalIsNoWaitInTheQueue) {
   EXPECT_THAT(text, Not(HasSubstr("%")));
   EXPECT_THAT(text, HasSubstr("It was never placed: it ended 0.3 ms after it came.\n"));
   EXPECT_EQ(nlohmann::json::parse(WhyJson(request, {}))["placed"], false);
+}
+
+TEST(WhyReportTest, ARefusalAfterAWaitInTheQueueKeepsItsStages) {
+  TracedRequest request;
+  request.status = 503;
+  request.end_us = 10'000'300;
+  request.queue_us = 10'000'000;
+  request.stages = {{"admit", 10'000'300}, {"decode", 0}};
+  const std::string text = WhyText(request, {});
+  EXPECT_THAT(text, HasSubstr("admit             10000.3 100.0 %   a place: the router's queue"));
+  EXPECT_THAT(text, HasSubstr("It spent 100 % of its time in admit"));
+  EXPECT_THAT(text, HasSubstr("It was never placed: it waited 10000.0 ms in the queue, and ended "
+                              "10000.3 ms after it came.\n"));
+  EXPECT_EQ(nlohmann::json::parse(WhyJson(request, {}))["queue_ms"], 10'000.0);
 }
 
 TEST(WhyReportTest, OneThatWaitsForItsPlaceIsNotPlacedYet) {

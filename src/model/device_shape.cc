@@ -1,0 +1,100 @@
+#include "src/model/device_shape.h"
+
+#include <array>
+#include <cstdint>
+
+#include "kernels/cuda/kernel_table.h"
+#include "kernels/cuda/kv_blocks.h"
+
+namespace baton::model {
+
+namespace cuda = kernels::cuda;
+
+namespace {
+
+// Unimplemented where layers are of a kind that only the processor computes.
+Status CheckLayerKinds(const ModelConfig& config, std::string_view device) {
+  struct Row {
+    bool has;
+    std::string_view missing;
+  };
+  const ArchitectureTraits& traits = *config.traits;
+  const std::array rows = {
+      Row{traits.latent_kv, "kernel for its latent rows"},
+      Row{traits.short_convs, "kernel for its convolutions"},
+      Row{traits.mixed_layers || config.local_head_dim != 0,
+          "kernels for layers of different heads, shared KV and per-layer vectors"},
+      Row{traits.delta_nets, "kernel for its gated delta nets"},
+      Row{traits.mamba, "kernel for its layers of Mamba-2"},
+  };
+  for (const Row& row : rows) {
+    if (!row.has) continue;
+    return Unimplemented("architecture {}: device {} has no {}; use --device cpu",
+                         config.architecture, device, row.missing);
+  }
+  return OkStatus();
+}
+
+// Unimplemented where layers that devices have are computed in another way.
+Status CheckArithmetic(const ModelConfig& config, std::string_view device) {
+  if (config.traits->sinks) {
+    return Unimplemented(
+        "architecture {}: the kernels of device {} have no attention sinks and no biases of "
+        "experts; use --device cpu",
+        config.traits->name, device);
+  }
+  if (!config.experts_sum_to_one) {
+    return Unimplemented(
+        "expert_weights_norm (norm_topk_prob) false: the kernels of device {} take true; use "
+        "--device cpu",
+        device);
+  }
+  if (config.traits->fused_projections) {
+    return Unimplemented(
+        "attn_qkv and ffn_up of a {} model hold several matrices, which device {} does not take "
+        "apart; use --device cpu",
+        config.architecture, device);
+  }
+  if (config.traits->whole_norms || !config.traits->pre_norms) {
+    return Unimplemented(
+        "norms of a {} model: the kernels of device {} norm what a branch reads, and each head of "
+        "q and k by itself; use --device cpu",
+        config.architecture, device);
+  }
+  if (config.temperature_beta != 0.0f) {
+    return Unimplemented(
+        "attention.temperature_scale (llama_4_scaling_beta) {}: the kernels of device {} take 0; "
+        "use --device cpu",
+        config.temperature_beta, device);
+  }
+  if (config.logit_scale != 1.0f) {
+    return Unimplemented(
+        "logit_scale (logits_scaling) {}: the kernels of device {} take 1; use --device cpu",
+        1.0f / config.logit_scale, device);
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status CheckDeviceShape(const ModelConfig& config, std::string_view device) {
+  const auto refuse = [&](std::string_view what, uint32_t value, std::string_view range) {
+    return Unimplemented("{} {}: the kernels of device {} take {}; use --device cpu", what, value,
+                         device, range);
+  };
+  BATON_RETURN_IF_ERROR(CheckLayerKinds(config, device));
+  BATON_RETURN_IF_ERROR(CheckArithmetic(config, device));
+  constexpr uint32_t kVec = 8;  // elements of 16 bytes
+  if (config.hidden_size % kVec != 0 || config.hidden_size > cuda::kMaxNormDim) {
+    return refuse("hidden size", config.hidden_size, "multiples of 8 up to 16384");
+  }
+  if (config.ffn_size % kVec != 0) return refuse("ffn size", config.ffn_size, "multiples of 8");
+  if (config.head_dim != 64 && config.head_dim != 128 && config.head_dim != 256) {
+    return refuse("head size", config.head_dim, "64, 128 and 256");
+  }
+  const uint32_t group = config.num_heads / config.num_kv_heads;
+  if (group > cuda::kMaxGroup) return refuse("heads of a KV head:", group, "at most 16");
+  return OkStatus();
+}
+
+}  // namespace baton::model
