@@ -172,6 +172,10 @@ struct ModelConfig {
   uint32_t max_ffn_size() const { return std::max({ffn_size, dense_ffn_size, shared_ffn_size}); }
   bool IsLocal(uint32_t layer) const { return layer_is_local[layer]; }
   bool has_local_rope() const { return traits->windowed && !traits->one_rope; }
+  // q and k of the layer turn, if it is one of attention.
+  bool Rotates(uint32_t layer) const {
+    return traits->rotates && (layer_is_unrotated.empty() || !layer_is_unrotated[layer]);
+  }
   // Some layers have a rotary table of their own: local ones, or those that do not turn.
   bool has_second_rope() const { return has_local_rope() || !layer_is_unrotated.empty(); }
   bool HasSecondRope(uint32_t layer) const {

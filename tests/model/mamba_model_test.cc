@@ -247,6 +247,32 @@ TEST(MambaModelTest, SpreadStatesHaveTheSameBitsWholeAndByToken) {
   std::filesystem::remove(path);
 }
 
+ModelConfig ConfigOfFile() {
+  const auto file = GgufFile::Open(GoldenPath(kFile));
+  EXPECT_TRUE(file.ok()) << file.status();
+  if (!file.ok()) return {};
+  const auto config = ReadModelConfig(**file);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.value_or(ModelConfig());
+}
+
+TEST(MambaModelTest, TakesNoTableOfAnglesAndNoRoomForGates) {
+  const auto bytes_of = [](const FixtureOptions& options) {
+    ModelFixture fixture(options);
+    EXPECT_TRUE(fixture.status().ok()) << fixture.status();
+    return static_cast<const Model&>(fixture.model()).workspace_bytes();
+  };
+  FixtureOptions options{.path = GoldenPath(kFile), .max_rows = 128, .max_context = 128};
+  const size_t bytes = bytes_of(options);
+  options.max_context = 256;
+  EXPECT_EQ(bytes_of(options), bytes);
+  options.max_rows = 256;
+  // hidden x 2, q k v or the input of Mamba-2, what it mixes, the feed-forward layer; and the
+  // widest of them as int16 with four numbers for each 32 elements.
+  const size_t floats = 2 * size_t{ConfigOfFile().hidden_size} + 328 + 128 + 64;
+  EXPECT_EQ(bytes_of(options) - bytes, 128 * (4 * floats + 2 * 128 + 4 * 4 * 4));
+}
+
 TEST(MambaModelTest, IsDescribed) {
   const auto file = GgufFile::Open(GoldenPath(kFile));
   ASSERT_TRUE(file.ok()) << file.status();
