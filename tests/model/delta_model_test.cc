@@ -18,7 +18,6 @@
 #include "src/model/hf_delta.h"
 #include "src/model/hf_folder.h"
 #include "src/model/model_report.h"
-#include "src/model/safetensors.h"
 #include "src/model/state_map.h"
 #include "src/model/tensor_plan.h"
 #include "tests/model/gguf_builder.h"
@@ -332,21 +331,6 @@ TEST(DeltaModelTest, HeadsOfVGoToTheirPlaceInGguf) {
   EXPECT_EQ(tiled(HfVHeads::kAfterKeys, 10, "qQkKabcdef"), "qQkKadbecf");
   EXPECT_EQ(tiled(HfVHeads::kColumns, 2, "abcdefABCDEF"), "adbecfADBECF");
   EXPECT_EQ(tiled(HfVHeads::kRows, 5, "abcde"), "5 rows for 6 heads of v");
-}
-
-FolderTensors TensorsOfFolder(const std::string& path) {
-  FolderTensors out;
-  for (const auto& entry : std::filesystem::directory_iterator(path)) {
-    if (entry.path().extension() != ".safetensors") continue;
-    const auto file = SafetensorsFile::Open(entry.path());
-    EXPECT_TRUE(file.ok()) << file.status();
-    for (const SafetensorsTensor& tensor : (*file)->tensors()) {
-      const auto* bytes = reinterpret_cast<const char*>(tensor.data.data());
-      out[tensor.name] = {std::string(SafetensorsTypeName(tensor.type)), tensor.shape,
-                          std::string(bytes, tensor.data.size())};
-    }
-  }
-  return out;
 }
 
 std::vector<float> WeightsOf(const GgufTensor& tensor) {
