@@ -99,7 +99,7 @@ void Model::RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook
   const LayerRows kept = {KeepLogitRows(batch), static_cast<uint32_t>(batch.logit_rows.size())};
   AttendAndFeedForward(last, kept, kv);
   for (uint32_t layer = last + 1; layer < config_.num_layers; ++layer) {
-    StoreKv(layer, kept, kv);  // q alone
+    StoreKv(layer, kept, kv);  // q alone, or nothing of a feed-forward layer
     AttendAndFeedForward(layer, kept, kv);
   }
 }

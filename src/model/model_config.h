@@ -151,7 +151,12 @@ struct ModelConfig {
   bool SharesKv(uint32_t layer) const { return layer >= num_layers - num_shared_layers; }
   // The layer whose K and V `layer` reads: itself unless SharesKv.
   uint32_t KvLayer(uint32_t layer) const;
-  uint32_t last_storing_layer() const { return num_layers - num_shared_layers - 1; }
+  // The last layer that stores K and V or a state. Only wanted rows run from its first product on.
+  uint32_t last_storing_layer() const {
+    uint32_t layer = num_layers - num_shared_layers - 1;
+    while (layer > 0 && IsFeedForward(layer)) --layer;
+    return layer;
+  }
 
   uint32_t q_size() const { return num_heads * head_dim; }
   uint32_t kv_size() const { return num_kv_heads * head_dim; }

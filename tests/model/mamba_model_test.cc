@@ -62,6 +62,7 @@ TEST(MambaModelTest, EachLayerIsOfOneKind) {
   EXPECT_EQ(config->projected_size(3), 64u);
   EXPECT_EQ(config->mixed_size(0), 128u);
   EXPECT_EQ(config->mixed_size(1), 0u);
+  EXPECT_EQ(config->last_storing_layer(), 7u) << "a feed-forward layer stores nothing";
   EXPECT_FALSE(config->traits->rotates);
   EXPECT_FALSE(config->has_second_rope());
   EXPECT_THAT(CanonicalText(*config), HasSubstr(" delta=2x16:4x32 taps=4 delta_nets=101001010"));
@@ -235,6 +236,10 @@ TEST(MambaModelTest, SpreadStatesHaveTheSameBitsWholeAndByToken) {
     ASSERT_TRUE(whole.ok()) << whole.status();
     ASSERT_EQ(hook.slices.size(), 2u);
     for (uint32_t slice = 0; slice < 2; ++slice) EXPECT_EQ(hook.slices[slice], hook.BytesOf(slice));
+    const auto last = fixture.Run({{2, 0, all}});
+    ASSERT_TRUE(last.ok()) << last.status();
+    EXPECT_EQ(*last, std::vector<float>(whole->end() - last->size(), whole->end()))
+        << "the last layer of Mamba-2 and the layer after it compute one row";
     std::vector<float> by_token;
     for (uint32_t i = 0; i < 40; ++i) {
       const auto row = fixture.Run({{1, i, all.subspan(i, 1)}});
