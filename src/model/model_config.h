@@ -176,6 +176,12 @@ struct ModelConfig {
   // The widest feed-forward layer.
   uint32_t max_ffn_size() const { return std::max({ffn_size, dense_ffn_size, shared_ffn_size}); }
   bool IsLocal(uint32_t layer) const { return layer_is_local[layer]; }
+  // The window that every layer has; 0 where some layer sees all positions.
+  uint32_t window_of_all() const {
+    const bool all = std::find(layer_is_local.begin(), layer_is_local.end(), false) ==
+                     layer_is_local.end();
+    return all ? window : 0;
+  }
   bool has_local_rope() const { return traits->windowed && !traits->one_rope; }
   // q and k of the layer turn, if it is one of attention.
   bool Rotates(uint32_t layer) const {
