@@ -5,9 +5,9 @@
   scripts/readme_tables.py                     the table of src/model/ACCURACY.md
 
 Runs tests/model/golden_test.cc over the random models of tests/golden and hf_saved_test.cc over the
-folders that transformers saved, which must pass, and writes what they print to
-benchmarks/results/architectures.json. An architecture of src/model/architecture.cc without a model
-has a row that says so. Takes no package but Python's own, and no fetched model.
+folders that transformers saved, which must pass, and keeps what they print in benchmarks/results.
+An architecture of src/model/architecture.cc without a model has a row that says so. Takes no
+package but Python's own, and no fetched model.
 """
 
 import argparse

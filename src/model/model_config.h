@@ -152,11 +152,7 @@ struct ModelConfig {
   // The layer whose K and V `layer` reads: itself unless SharesKv.
   uint32_t KvLayer(uint32_t layer) const;
   // The last layer that stores K and V or a state. Only wanted rows run from its first product on.
-  uint32_t last_storing_layer() const {
-    uint32_t layer = num_layers - num_shared_layers - 1;
-    while (layer > 0 && IsFeedForward(layer)) --layer;
-    return layer;
-  }
+  uint32_t last_storing_layer() const;
 
   uint32_t q_size() const { return num_heads * head_dim; }
   uint32_t kv_size() const { return num_kv_heads * head_dim; }
@@ -177,11 +173,7 @@ struct ModelConfig {
   uint32_t max_ffn_size() const { return std::max({ffn_size, dense_ffn_size, shared_ffn_size}); }
   bool IsLocal(uint32_t layer) const { return layer_is_local[layer]; }
   // The window that every layer has; 0 where some layer sees all positions.
-  uint32_t window_of_all() const {
-    const bool all = std::find(layer_is_local.begin(), layer_is_local.end(), false) ==
-                     layer_is_local.end();
-    return all ? window : 0;
-  }
+  uint32_t window_of_all() const;
   bool has_local_rope() const { return traits->windowed && !traits->one_rope; }
   // q and k of the layer turn, if it is one of attention.
   bool Rotates(uint32_t layer) const {
@@ -210,14 +202,7 @@ struct ModelConfig {
   // Columns of a layer's first product: q, k, v and the gate where there is one; the b, c and x of
   // a convolution; the input of a gated delta net; the queries over latent rows, if need be before
   // their second product.
-  uint32_t projected_size(uint32_t layer) const {
-    if (latent_dim > 0) return q_rank > 0 ? q_rank : latent_q_size();
-    if (IsDelta(layer)) return delta.input_size();
-    if (IsConv(layer)) return 3 * hidden_size;
-    if (IsFeedForward(layer)) return 0;
-    const uint32_t gate = traits->output_gate ? QSize(layer) : 0;
-    return QSize(layer) + (SharesKv(layer) ? 0 : 2 * KvSize(layer)) + gate;
-  }
+  uint32_t projected_size(uint32_t layer) const;
   // Elements of a row before the product that ends the branch of attention, convolution or net.
   uint32_t mixed_size(uint32_t layer) const {
     if (latent_dim > 0) return num_heads * value_dim;
