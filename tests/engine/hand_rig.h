@@ -35,6 +35,7 @@ struct HandWorkerOptions {
   uint32_t max_chunk = 32;
   bool prefix_cache = true;
   uint32_t state_blocks = 0;  // of each sequence
+  uint32_t window = 0;        // SchedulerConfig's
   int64_t strand_us = 0;
   uint64_t hash_bytes_per_turn = 1;  // one block
   bool has_device = false;           // kernels use a memory of their own
@@ -61,6 +62,7 @@ class HandWorker {
     config.scheduler.max_batch_tokens = 128;
     config.scheduler.max_chunk = options.max_chunk;
     config.scheduler.max_running = options.max_running;
+    config.scheduler.window = options.window;
     config.max_context = 200;
     config.prefix_cache = options.prefix_cache;
     config.speculate = options.speculate;
