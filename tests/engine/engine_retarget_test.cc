@@ -282,7 +282,6 @@ TEST(EngineHandOverTest, SequenceThatReleasedBlocksIsNotMoved) {
   Trio trio(/*has_device=*/false, /*window=*/8);
   RequestSpec spec = SeededRequest(1, 40, 1);
   spec.sampling.max_tokens = 60;
-  spec.sampling.ignore_eos = true;
   trio.Start(spec);
   for (int i = 0; i < 200; ++i) {
     if (trio.first->recorder().Of(spec.key).Tokens(0).size() >= 4) break;

@@ -216,8 +216,7 @@ inline RequestSpec ForPeer(RequestSpec spec, RequestKind kind, const HandWorker&
 // The tokens that the request must answer, by a model that needs no KV.
 inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t choice) {
   model::Sampler sampler(kToyVocab, std::vector<TokenId>{0});
-  model::SamplerState state(spec.sampling,
-                            std::span<const TokenId>(spec.tokens).first(spec.num_prompt_tokens),
+  model::SamplerState state(spec.sampling, std::span(spec.tokens).first(spec.num_prompt_tokens),
                             spec.sampling.max_tokens);
   std::vector<TokenId> prefix = spec.tokens;
   for (size_t i = spec.num_prompt_tokens; i < prefix.size(); ++i) state.Append(prefix[i]);
@@ -234,8 +233,7 @@ inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t cho
     prefix.push_back(sampled.token);
     tokens.push_back(sampled.token);
     const bool eos = sampled.token == 0 && !spec.sampling.ignore_eos;
-    const std::vector<TokenId>& stops = spec.sampling.stop_token_ids;
-    const bool stop = std::find(stops.begin(), stops.end(), sampled.token) != stops.end();
+    const bool stop = std::ranges::count(spec.sampling.stop_token_ids, sampled.token) > 0;
     if (eos || stop) break;
   }
   return tokens;
