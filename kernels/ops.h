@@ -132,7 +132,7 @@ struct RopeAppendArgs {
   const float* v;  // [rows, qkv_stride]
   uint32_t qkv_stride;
   uint32_t num_heads;
-  const float* cos_sin;  // [max_position, head_dim / 2, 2], built once in double
+  const float* cos_sin;  // [max_position, head_dim / 2, 2], built in double; null: nothing turns
   bool interleaved;      // true: pairs (2i, 2i+1); false (NEOX): pairs (i, i + head_dim/2)
 };
 

@@ -1,5 +1,6 @@
 #include "kvcache/block_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "src/base/check.h"
@@ -7,7 +8,9 @@
 namespace baton::kv {
 
 BlockTable::BlockTable(BlockTable&& other) noexcept
-    : handles_(std::move(other.handles_)), indices_(std::move(other.indices_)) {
+    : handles_(std::move(other.handles_)),
+      indices_(std::move(other.indices_)),
+      num_released_(std::exchange(other.num_released_, 0)) {
   other.handles_.clear();
   other.indices_.clear();
 }
@@ -16,6 +19,7 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   BATON_CHECK(empty(), "a table of {} blocks would be lost", size());
   handles_ = std::exchange(other.handles_, {});
   indices_ = std::exchange(other.indices_, {});
+  num_released_ = std::exchange(other.num_released_, 0);
   return *this;
 }
 
@@ -40,7 +44,9 @@ bool BlockTable::Grow(BlockPool* pool, uint32_t num_blocks, BlockState phase,
 }
 
 void BlockTable::ShareFrom(const BlockTable& parent, uint32_t num_blocks, BlockPool* pool) {
-  BATON_CHECK(num_blocks <= parent.size(), "{} blocks of a table of {}", num_blocks, parent.size());
+  BATON_CHECK(num_blocks <= parent.size() && parent.num_released_ == 0,
+              "{} blocks of a table of {} that released {}", num_blocks, parent.size(),
+              parent.num_released_);
   for (uint32_t i = 0; i < num_blocks; ++i) {
     pool->AddRequestRef(parent.handles_[i]);
     Append(parent.handles_[i]);
@@ -48,17 +54,27 @@ void BlockTable::ShareFrom(const BlockTable& parent, uint32_t num_blocks, BlockP
 }
 
 void BlockTable::SetState(BlockPool* pool, BlockState phase) const {
-  for (const BlockHandle& handle : handles_) pool->SetState(handle, phase);
+  for (size_t i = num_released_; i < handles_.size(); ++i) pool->SetState(handles_[i], phase);
+}
+
+void BlockTable::ReleaseFront(BlockPool* pool, uint32_t num_blocks) {
+  if (num_blocks <= num_released_) return;
+  BATON_CHECK(num_blocks < size(), "{} blocks of a table of {} leave none", num_blocks, size());
+  for (uint32_t i = num_blocks; i-- > num_released_;) pool->DropRequestRef(handles_[i]);
+  num_released_ = num_blocks;
+  std::fill_n(indices_.begin(), num_blocks, indices_[num_blocks]);
 }
 
 void BlockTable::Release(BlockPool* pool) {
   // Last block first: the stack of free blocks then hands the first one out next.
-  for (size_t i = handles_.size(); i-- > 0;) pool->DropRequestRef(handles_[i]);
+  for (size_t i = handles_.size(); i-- > num_released_;) pool->DropRequestRef(handles_[i]);
   handles_.clear();
   indices_.clear();
+  num_released_ = 0;
 }
 
 std::vector<BlockHandle> BlockTable::Take() {
+  BATON_CHECK(num_released_ == 0, "{} blocks of the table are released", num_released_);
   indices_.clear();
   return std::exchange(handles_, {});
 }

@@ -2,9 +2,11 @@
 // lives in block t / block_size. Owned by the engine thread with its sequence.
 //
 // Invariants
-//  1. The table owns exactly one request reference of each block in it.
+//  1. The table owns exactly one request reference of each block in it, but for the first
+//     num_released() ones, of which it owns none.
 //  2. Blocks are only appended, until Release or Take empties the table.
-//  3. indices()[i] is the arena index of handles()[i] at all times (kernels read the former).
+//  3. indices()[i] is the arena index of handles()[i] at all times (kernels read the former). For a
+//     released block it is that of the first block after them, so no entry names another's block.
 //  4. No allocation after Reserve while the table stays within what was reserved.
 #ifndef BATON_KVCACHE_BLOCK_TABLE_H_
 #define BATON_KVCACHE_BLOCK_TABLE_H_
@@ -46,18 +48,23 @@ class BlockTable {
   void Append(BlockHandle handle);
   // Allocates and appends; false, and nothing changed, when the pool has fewer free.
   bool Grow(BlockPool* pool, uint32_t num_blocks, BlockState phase, const RequestUid& owner);
-  // Appends blocks [0, num_blocks) of `parent` with one more request reference each.
+  // Appends blocks [0, num_blocks) of `parent`, which has released none, with one more request
+  // reference each.
   void ShareFrom(const BlockTable& parent, uint32_t num_blocks, BlockPool* pool);
 
-  // SetState(phase) on every block.
+  // SetState(phase) on every block that the table owns a reference of.
   void SetState(BlockPool* pool, BlockState phase) const;
+  // Drops the references of the first `num_blocks` < size() blocks, as far as the table has them.
+  // Positions stay: size() counts these blocks too, and their handles may become stale.
+  void ReleaseFront(BlockPool* pool, uint32_t num_blocks);
   // Drops the table's references and empties it.
   void Release(BlockPool* pool);
-  // Moves the references to the caller and empties the table.
+  // Moves the references to the caller and empties the table, of which nothing is released.
   std::vector<BlockHandle> Take();
 
   uint32_t size() const { return static_cast<uint32_t>(handles_.size()); }
   bool empty() const { return handles_.empty(); }
+  uint32_t num_released() const { return num_released_; }
   std::span<const BlockHandle> handles() const { return handles_; }
   // As KvBlockList wants them.
   std::span<const uint32_t> indices() const { return indices_; }
@@ -65,6 +72,7 @@ class BlockTable {
  private:
   std::vector<BlockHandle> handles_;
   std::vector<uint32_t> indices_;
+  uint32_t num_released_ = 0;
 };
 
 // The blocks of a computed prompt, one request reference of each held by whoever fills this in.

@@ -118,7 +118,9 @@ absl::Status KvLayout::Validate() const {
 uint64_t KvLayout::LayoutId() const { return Xxh3Hash64(ToString()); }
 
 std::string KvLayout::ToString() const {
-  const std::string state = state_blocks == 0 ? "" : fmt::format(" state={}", state_blocks);
+  // "spread" names the order of the states (src/model/state_map.h). Builds that had another order
+  // lack the word, so no worker of theirs is paired with one of this build.
+  const std::string state = state_blocks == 0 ? "" : fmt::format(" state={} spread", state_blocks);
   return fmt::format("{} {} layers={} kv_heads={} head_dim={} block={} window={}{}",
                      KvDtypeName(dtype), EncodingName(encoding), num_layers, num_kv_heads, head_dim,
                      block_size, window_tokens, state);

@@ -7,8 +7,8 @@
 //
 // A model with layers that keep a fixed state in place of K and V has `state_blocks` > 0: each
 // sequence owns so many blocks beside those of its tokens, of the same bytes, and all of them cross
-// with it. Slice l of these blocks, taken one after the other, holds the state of the layers that
-// run before the l-th layer of attention and after the one before it (model_config.h has the map).
+// with it. Slice l of these blocks, taken one after the other, holds the states of some layers
+// (src/model/state_map.h).
 //
 // Invariants
 //  1. Two workers may exchange blocks if and only if their layouts are equal (LayoutId equal).
@@ -112,8 +112,8 @@ struct KvLayout {
   absl::Status Validate() const;
   // XXH3-64 of the canonical text form; equal ids <=> equal layouts.
   uint64_t LayoutId() const;
-  // "bf16 paired layers=30 kv_heads=3 head_dim=64 block=16 window=0", and " state=42" of a layout
-  // with so many state blocks.
+  // "bf16 paired layers=30 kv_heads=3 head_dim=64 block=16 window=0", and " state=42 spread" of a
+  // layout with so many state blocks.
   std::string ToString() const;
   // Names the first differing field and both values, for pairing errors; "" when equal.
   static std::string Difference(const KvLayout& a, const KvLayout& b);

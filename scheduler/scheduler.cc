@@ -721,6 +721,7 @@ void Scheduler::FinishItem(const BatchItem& item, const ItemResult& result) {
   BATON_CHECK(sequence->num_tokens() < sequence->MaxKvTokens() + 1,
               "sequence {} has {} tokens of at most {} and goes on", sequence->id(),
               sequence->num_tokens(), sequence->MaxKvTokens() + 1);
+  ReleaseUnseen(sequence);
 }
 
 // ---- Reports.

@@ -183,6 +183,9 @@ class Scheduler {
   void TakeHits(Sequence* sequence);
   // Gives the sequence its state blocks, and the state of its hits.
   void TakeState(Sequence* sequence, bool copies);
+  // Releases the blocks that no later row of the sequence sees (SchedulerConfig::window). The index
+  // keeps what it has of them, for other sequences.
+  void ReleaseUnseen(Sequence* sequence);
   // Tells the index of the blocks that have become full.
   void KeepFullBlocks(Sequence* sequence);
   // The sequence's states are for the index.

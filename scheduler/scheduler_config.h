@@ -26,6 +26,9 @@ struct SchedulerConfig {
   // With states and an index: the state is kept at multiples of it; whole blocks. 0 = only that of
   // prompts' ends is kept.
   uint32_t checkpoint_tokens = 0;
+  // Tokens that a row sees in every layer, its own included: blocks that no row of a sequence sees
+  // any more are released while it decodes. 0 = some layer sees all.
+  uint32_t window = 0;
   uint32_t max_batch_tokens = limits::kMaxBatchTokens;  // tokens of one step
   uint32_t max_chunk = limits::kMaxChunkTokens;         // tokens of one prompt in one step
   uint32_t max_running = limits::kMaxRunning;           // decode rows

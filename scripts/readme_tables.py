@@ -33,6 +33,7 @@ PAGES = (
     "src/cli/NOTES.md",
     "tests/NOTES.md",
     "tests/clients/RESULTS.md",
+    "src/model/ACCURACY.md",
 )
 
 
@@ -460,7 +461,33 @@ def structured(result):
     return lines + ["", f"{len(result['rounds'])} rounds in turn. " + where(result)]
 
 
+def architectures(result):
+    def kv(row, kind):
+        return f"{row[kind]['worst']:.1e} of {row[kind]['bound']:.1e}"
+
+    lines = [
+        "| architecture | form | models | largest error, f32 KV | bf16 KV | argmax |"
+        " transformers | bytes a token | a sequence |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in result["rows"]:
+        begin = f"| {row['architecture']} | {row['form']} | "
+        own = row["saved"]
+        saved = f"{own['worst']:.1e}, {own['equal']} of {own['folders']}" if own else "-"
+        if not row["models"]:
+            lines.append(f"{begin}0 | - | - | - | {saved} | - | - |")
+            continue
+        right = row["f32"]["decided"] - row["f32"]["wrong"]
+        lines.append(
+            f"{begin}{len(row['models'])} | {kv(row, 'f32')} | {kv(row, 'bf16')} |"
+            f" {right} of {row['f32']['decided']} | {saved} |"
+            f" {row['token_bytes']:,} | {row['sequence_bytes']:,} |"
+        )
+    return lines + ["", where(result)]
+
+
 TABLES = {
+    "architectures": architectures,
     "viewers": viewers,
     "surfaces": surfaces,
     "structured": structured,

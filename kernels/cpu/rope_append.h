@@ -56,7 +56,7 @@ struct KvSlot {
   std::byte* v_piece;
 };
 
-// Stores rotated K and V in the default layout, bf16 paired.
+// Stores K and V in the default layout, bf16 paired.
 BATON_INLINE void StorePairedBf16(const KvSlot& slot, const float* k, const float* v) {
   const kv::KvLayout& layout = slot.layout;
   auto* k_out = reinterpret_cast<uint16_t*>(slot.k_piece) + size_t{slot.token} * 2;
@@ -128,9 +128,10 @@ inline void RopeAppendRow(const RopeAppendArgs& args, const AttentionSpan& span,
   const uint32_t dim = layout.head_dim;
   const uint32_t position = span.first_pos + r;
   const size_t row = size_t{span.first_row} + r;
-  const float* cos_sin = args.cos_sin + size_t{position} * dim;
+  const bool rotates = args.cos_sin != nullptr;
+  const float* cos_sin = rotates ? args.cos_sin + size_t{position} * dim : nullptr;
   float* q = args.q + row * args.qkv_stride;
-  for (uint32_t head = 0; head < args.num_heads; ++head) {
+  for (uint32_t head = 0; rotates && head < args.num_heads; ++head) {
     Rotate(args, q + head * dim, cos_sin, q + head * dim);
   }
   const uint32_t block = span.kv.blocks[position / layout.block_size];
@@ -139,16 +140,20 @@ inline void RopeAppendRow(const RopeAppendArgs& args, const AttentionSpan& span,
       layout.dtype == kv::KvDtype::kBf16 && layout.encoding == kv::KvEncoding::kPaired;
   for (uint32_t head = 0; head < layout.num_kv_heads; ++head) {
     alignas(64) float rotated[kMaxHeadDim];
-    Rotate(args, args.k + row * args.qkv_stride + head * dim, cos_sin, rotated);
+    const float* k = args.k + row * args.qkv_stride + head * dim;
+    if (rotates) {
+      Rotate(args, k, cos_sin, rotated);
+      k = rotated;
+    }
     const float* v = args.v + row * args.qkv_stride + head * dim;
     const KvSlot slot = {layout, token, args.kv.Piece(block, args.layer, 0, head),
                          args.kv.Piece(block, args.layer, 1, head)};
     if (fast) {
-      StorePairedBf16(slot, rotated, v);
+      StorePairedBf16(slot, k, v);
     } else if (layout.dtype == kv::KvDtype::kQ8) {
-      StoreQ8(slot, rotated, v);
+      StoreQ8(slot, k, v);
     } else {
-      StoreGeneric(slot, rotated, v);
+      StoreGeneric(slot, k, v);
     }
   }
 }

@@ -200,7 +200,12 @@ void AddBias(ThreadPool&, float* x, const float* bias, uint32_t rows, uint32_t k
   for (size_t i = 0; i < size_t{rows} * k; ++i) x[i] += bias[i % k];
 }
 
+// Without a table nothing turns.
 void Rotate(const float* in, const float* cos_sin, uint32_t dim, bool interleaved, float* out) {
+  if (cos_sin == nullptr) {
+    std::memmove(out, in, dim * sizeof(float));
+    return;
+  }
   std::vector<float> result(dim);
   for (uint32_t i = 0; i < dim / 2; ++i) {
     const uint32_t first = interleaved ? 2 * i : i;
@@ -213,14 +218,20 @@ void Rotate(const float* in, const float* cos_sin, uint32_t dim, bool interleave
   std::memcpy(out, result.data(), dim * sizeof(float));
 }
 
+// The table's row of a position; null without a table.
+const float* AnglesAt(const RopeAppendArgs& args, uint32_t position) {
+  if (args.cos_sin == nullptr) return nullptr;
+  return args.cos_sin + size_t{position} * args.kv.layout->head_dim;
+}
+
 void AppendHead(const RopeAppendArgs& args, const AttentionSpan& span, uint32_t r, uint32_t head) {
   const KvLayout& layout = *args.kv.layout;
   const uint32_t position = span.first_pos + r;
   const size_t column =
       (size_t{span.first_row} + r) * args.qkv_stride + size_t{head} * layout.head_dim;
   std::vector<float> rotated(layout.head_dim);
-  Rotate(args.k + column, args.cos_sin + size_t{position} * layout.head_dim, layout.head_dim,
-         args.interleaved, rotated.data());
+  Rotate(args.k + column, AnglesAt(args, position), layout.head_dim, args.interleaved,
+         rotated.data());
   const uint32_t block = span.kv.blocks[position / layout.block_size];
   const uint32_t token = position % layout.block_size;
   StoreKvRow(layout, 0, args.kv.Piece(block, args.layer, 0, head), token, rotated.data());
@@ -232,7 +243,7 @@ void RopeAppend(ThreadPool&, const RopeAppendArgs& args) {
   for (const AttentionSpan& span : args.spans) {
     for (uint32_t r = 0; r < span.num_rows; ++r) {
       float* q = args.q + (size_t{span.first_row} + r) * args.qkv_stride;
-      const float* cos_sin = args.cos_sin + (size_t{span.first_pos} + r) * layout.head_dim;
+      const float* cos_sin = AnglesAt(args, span.first_pos + r);
       for (uint32_t head = 0; head < args.num_heads; ++head) {
         float* q_head = q + size_t{head} * layout.head_dim;
         Rotate(q_head, cos_sin, layout.head_dim, args.interleaved, q_head);

@@ -143,7 +143,9 @@ const Sequence* RequestStarts::SequenceToHandOver(const LiveRequest& old,
   // A fixed state is that of all computed tokens, and of no fewer.
   const bool has_state =
       state_->kv_view.layout->state_blocks == 0 || num_tokens == sequence->num_computed;
-  const bool has_kv = has_state && num_tokens < tokens.size() &&
+  // Blocks behind a window are gone: the decode worker then has the prompt computed anew.
+  const bool is_whole = sequence->table.num_released() == 0;
+  const bool has_kv = has_state && is_whole && num_tokens < tokens.size() &&
                       num_tokens <= sequence->num_computed &&
                       std::equal(spec.tokens.begin(), spec.tokens.end(), tokens.begin());
   return has_kv ? sequence : nullptr;

@@ -45,26 +45,6 @@ absl::Status ReadShape(const ArchitectureKeys& keys, ModelConfig& config) {
   return OkStatus();
 }
 
-// The states of the layers before one.
-struct StatePlace {
-  size_t num_before = 0;  // in the slice that its own state would lie in
-  size_t most = 0;        // in any slice
-};
-
-StatePlace StatePlaceBefore(const ModelConfig& config, uint32_t end) {
-  const uint32_t num_slices = config.num_slices();
-  StatePlace place;
-  uint32_t slice = 0;
-  for (uint32_t layer = 0; layer < end; ++layer) {
-    if (config.IsDelta(layer)) {
-      place.most = std::max(place.most, ++place.num_before);
-    } else if (config.IsAttention(layer) && ++slice < num_slices) {
-      place.num_before = 0;
-    }
-  }
-  return place;
-}
-
 }  // namespace
 
 absl::Status ReadDeltaNets(const GgufFile& file, ModelConfig& config) {
@@ -147,32 +127,6 @@ absl::Status CheckState(const ModelConfig& config) {
   if (status.ok()) return status;
   return Unimplemented("architecture {}: the state of a sequence: {}", config.architecture,
                        std::string(status.message()));
-}
-
-uint32_t StateBlocksOf(const ModelConfig& config, size_t slice_bytes) {
-  // Bytes of the fullest slice.
-  const size_t bytes =
-      StatePlaceBefore(config, config.num_layers).most * config.delta.state_bytes();
-  const uint64_t blocks = (bytes + slice_bytes - 1) / slice_bytes;
-  return static_cast<uint32_t>(std::min<uint64_t>(blocks, UINT32_MAX));
-}
-
-uint32_t StateSlice(const ModelConfig& config, uint32_t layer) {
-  return std::min(config.FirstSlice(layer), config.num_slices() - 1);
-}
-
-size_t StateOffset(const ModelConfig& config, uint32_t layer) {
-  return StatePlaceBefore(config, layer).num_before * config.delta.state_bytes();
-}
-
-uint32_t NumStoredSlices(const ModelConfig& config, uint32_t layer) {
-  const uint32_t end = config.FirstSlice(layer + 1);
-  if (end < config.num_slices()) return end;
-  // The last slice waits for the nets after the last layer of attention.
-  for (uint32_t later = layer + 1; later < config.num_layers; ++later) {
-    if (config.IsDelta(later)) return end - 1;
-  }
-  return end;
 }
 
 uint32_t ModelConfig::num_attention_layers() const {

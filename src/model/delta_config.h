@@ -1,10 +1,8 @@
-// The part of a ModelConfig that describes gated delta nets and layers of Mamba-2, and where their
-// fixed states lie.
+// The part of a ModelConfig that describes gated delta nets and layers of Mamba-2.
 // Private to src/model; pure; any thread.
 #ifndef BATON_MODEL_DELTA_CONFIG_H_
 #define BATON_MODEL_DELTA_CONFIG_H_
 
-#include <cstddef>
 #include <cstdint>
 
 #include "src/base/status.h"
@@ -28,18 +26,6 @@ uint64_t MambaWeightsPerRow(const ModelConfig& config);
 
 // Unimplemented when the state of one sequence takes more blocks than a layout may have.
 absl::Status CheckState(const ModelConfig& config);
-
-// The state of a delta net lies in the slices of the next layer of attention, after those of the
-// delta nets between that layer and the one before; there, from byte StateOffset on
-// (KvLayout::state_blocks). Delta nets after the last layer of attention share its slices.
-uint32_t StateSlice(const ModelConfig& config, uint32_t layer);
-size_t StateOffset(const ModelConfig& config, uint32_t layer);
-
-// Slices of all blocks of a sequence that are final once `layer` has stored its part. Any model.
-uint32_t NumStoredSlices(const ModelConfig& config, uint32_t layer);
-
-// KvLayout::state_blocks for slices of so many bytes.
-uint32_t StateBlocksOf(const ModelConfig& config, size_t slice_bytes);
 
 }  // namespace baton::model
 

@@ -78,7 +78,7 @@ class TensorConverter {
   }
 
   absl::StatusOr<std::vector<GgufTensor>> Convert() {
-    BATON_RETURN_IF_ERROR(packed_.Join(config_.quantization, taken_));
+    BATON_RETURN_IF_ERROR(packed_.Join(WithTextNames(config_.quantization), taken_));
     by_name_ = taken_;
     std::sort(by_name_.begin(), by_name_.end(),
               [](const auto* a, const auto* b) { return a->name < b->name; });
@@ -126,20 +126,43 @@ class TensorConverter {
       ++num_of_predictions_;
       return;
     }
-    const bool predicts = config_.traits->delta_nets;
-    const bool has_backbone = config_.traits->mamba;
-    if (!config_.has_images && !predicts && !has_backbone) {
+    std::string name = TextName(tensor.name, &num_predicting_);
+    if (name == tensor.name) {
       taken_.push_back(&tensor);
       return;
     }
-    std::string name = config_.has_images ? TextNameOfHfTensor(tensor.name) : tensor.name;
-    if (predicts) name = NameOfPrediction(name, config_.num_layers, &num_predicting_);
-    if (has_backbone) name = NameOfBackbone(name);
     num_of_images_ += name.empty() ? 1 : 0;
     if (name.empty()) return;
     SafetensorsTensor& renamed = renamed_.emplace_back(tensor);
     renamed.name = std::move(name);
     taken_.push_back(&renamed);
+  }
+
+  // The name that a text model has for a tensor; empty for a tensor of images. Raises
+  // `num_predicting` to the layers of prediction that the name tells of.
+  std::string TextName(std::string_view name, uint32_t* num_predicting) const {
+    std::string out = config_.has_images ? TextNameOfHfTensor(name) : std::string(name);
+    if (config_.traits->delta_nets) {
+      out = NameOfPrediction(out, config_.num_layers, num_predicting);
+    }
+    if (config_.traits->mamba) out = NameOfBackbone(out);
+    return out;
+  }
+
+  // quantization_config names modules as the folder does: here they get the names of taken_ too.
+  HfQuantization WithTextNames(const HfQuantization& quantization) const {
+    constexpr std::string_view kWeight = ".weight";
+    HfQuantization out = quantization;
+    uint32_t num_predicting = 0;  // names of modules tell of no layer that is there
+    for (const std::string& module : quantization.plain_modules) {
+      const std::string name = TextName(module + std::string(kWeight), &num_predicting);
+      if (!name.empty()) out.plain_modules.insert(name.substr(0, name.size() - kWeight.size()));
+    }
+    for (const std::string& prefix : quantization.plain_prefixes) {
+      const std::string name = TextName(prefix, &num_predicting);
+      if (!name.empty()) out.plain_prefixes.insert(name);
+    }
+    return out;
   }
 
   // A base model (LlamaModel ...) has neither the prefix nor a head.

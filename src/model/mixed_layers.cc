@@ -157,6 +157,26 @@ uint64_t MixedWeightsPerRow(const ModelConfig& config) {
   return total;
 }
 
+uint32_t ModelConfig::last_storing_layer() const {
+  uint32_t layer = num_layers - num_shared_layers - 1;
+  while (layer > 0 && IsFeedForward(layer)) --layer;
+  return layer;
+}
+
+uint32_t ModelConfig::window_of_all() const {
+  const bool is_all = std::ranges::find(layer_is_local, false) == layer_is_local.end();
+  return is_all ? window : 0;
+}
+
+uint32_t ModelConfig::projected_size(uint32_t layer) const {
+  if (latent_dim > 0) return q_rank > 0 ? q_rank : latent_q_size();
+  if (IsDelta(layer)) return delta.input_size();
+  if (IsConv(layer)) return 3 * hidden_size;
+  if (IsFeedForward(layer)) return 0;
+  const uint32_t gate = traits->output_gate ? QSize(layer) : 0;
+  return QSize(layer) + (SharesKv(layer) ? 0 : 2 * KvSize(layer)) + gate;
+}
+
 uint32_t ModelConfig::KvLayer(uint32_t layer) const {
   uint32_t storing = std::min(layer, last_storing_layer());
   if (!SharesKv(layer)) return layer;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "src/model/batch_check.h"
-#include "src/model/delta_config.h"
 #include "src/model/matmul_runner.h"
 #include "src/model/model_weights.h"
 #include "src/model/model_workspace.h"
@@ -90,7 +89,7 @@ void Model::RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook
   uint32_t num_stored = 0;  // slices
   for (uint32_t layer = 0; layer <= last; ++layer) {
     StoreKv(layer, all, kv);
-    const uint32_t end = NumStoredSlices(config_, layer);
+    const uint32_t end = state_map_.num_stored[layer];
     for (; num_stored < end && hook != nullptr; ++num_stored) hook->OnLayerStored(num_stored);
     if (layer < last) AttendAndFeedForward(layer, all, kv);
   }
@@ -100,7 +99,7 @@ void Model::RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook
   const LayerRows kept = {KeepLogitRows(batch), static_cast<uint32_t>(batch.logit_rows.size())};
   AttendAndFeedForward(last, kept, kv);
   for (uint32_t layer = last + 1; layer < config_.num_layers; ++layer) {
-    StoreKv(layer, kept, kv);  // q alone
+    StoreKv(layer, kept, kv);  // q alone, or nothing of a feed-forward layer
     AttendAndFeedForward(layer, kept, kv);
   }
 }

@@ -32,6 +32,7 @@
 #include "src/model/gguf.h"
 #include "src/model/model_batch.h"
 #include "src/model/model_config.h"
+#include "src/model/state_map.h"
 
 namespace baton::model {
 
@@ -154,6 +155,7 @@ class Model final : public LoadedModel {
   // Constant after Load.
   ModelConfig config_;
   kv::KvLayout layout_;
+  StateMap state_map_;
   std::vector<kv::KvLayout> layer_layouts_;  // LayerLayoutOf; empty where all layers are alike
   const kernels::Ops* ops_ = nullptr;
   device::ThreadPool* pool_ = nullptr;

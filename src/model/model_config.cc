@@ -16,6 +16,7 @@
 #include "src/model/expert_keys.h"
 #include "src/model/latent_keys.h"
 #include "src/model/mixed_layers.h"
+#include "src/model/state_map.h"
 #include "src/model/tensor_plan.h"
 
 namespace baton::model {

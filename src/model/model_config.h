@@ -151,7 +151,8 @@ struct ModelConfig {
   bool SharesKv(uint32_t layer) const { return layer >= num_layers - num_shared_layers; }
   // The layer whose K and V `layer` reads: itself unless SharesKv.
   uint32_t KvLayer(uint32_t layer) const;
-  uint32_t last_storing_layer() const { return num_layers - num_shared_layers - 1; }
+  // The last layer that stores K and V or a state. Only wanted rows run from its first product on.
+  uint32_t last_storing_layer() const;
 
   uint32_t q_size() const { return num_heads * head_dim; }
   uint32_t kv_size() const { return num_kv_heads * head_dim; }
@@ -171,7 +172,13 @@ struct ModelConfig {
   // The widest feed-forward layer.
   uint32_t max_ffn_size() const { return std::max({ffn_size, dense_ffn_size, shared_ffn_size}); }
   bool IsLocal(uint32_t layer) const { return layer_is_local[layer]; }
+  // The window that every layer has; 0 where some layer sees all positions.
+  uint32_t window_of_all() const;
   bool has_local_rope() const { return traits->windowed && !traits->one_rope; }
+  // q and k of the layer turn, if it is one of attention.
+  bool Rotates(uint32_t layer) const {
+    return traits->rotates && (layer_is_unrotated.empty() || !layer_is_unrotated[layer]);
+  }
   // Some layers have a rotary table of their own: local ones, or those that do not turn.
   bool has_second_rope() const { return has_local_rope() || !layer_is_unrotated.empty(); }
   bool HasSecondRope(uint32_t layer) const {
@@ -192,17 +199,10 @@ struct ModelConfig {
   uint32_t num_conv_layers() const;
   uint32_t num_delta_layers() const;
   uint32_t num_attention_layers() const;
-  // Columns of a layer's first product. Attention: q, k, v and the gate where there is one. A
-  // convolution: b, c and x. A gated delta net: its input. Latent rows: the queries, before their
-  // second product where there is one.
-  uint32_t projected_size(uint32_t layer) const {
-    if (latent_dim > 0) return q_rank > 0 ? q_rank : latent_q_size();
-    if (IsDelta(layer)) return delta.input_size();
-    if (IsConv(layer)) return 3 * hidden_size;
-    if (IsFeedForward(layer)) return 0;
-    const uint32_t gate = traits->output_gate ? QSize(layer) : 0;
-    return QSize(layer) + (SharesKv(layer) ? 0 : 2 * KvSize(layer)) + gate;
-  }
+  // Columns of a layer's first product: q, k, v and the gate where there is one; the b, c and x of
+  // a convolution; the input of a gated delta net; the queries over latent rows, if need be before
+  // their second product.
+  uint32_t projected_size(uint32_t layer) const;
   // Elements of a row before the product that ends the branch of attention, convolution or net.
   uint32_t mixed_size(uint32_t layer) const {
     if (latent_dim > 0) return num_heads * value_dim;

@@ -5,7 +5,6 @@
 #include <span>
 #include <vector>
 
-#include "src/model/delta_config.h"
 #include "src/model/model.h"
 #include "src/model/model_weights.h"
 #include "src/model/model_workspace.h"
@@ -27,9 +26,8 @@ struct StateBytes {
   size_t end = 0;
 };
 
-StateBytes BytesOf(const ModelConfig& config, uint32_t layer) {
-  const size_t begin = StateOffset(config, layer);
-  return {StateSlice(config, layer), begin, begin + config.delta.state_bytes()};
+StateBytes BytesOf(const StatePlace& place, const ModelConfig& config) {
+  return {place.slice, place.offset, place.offset + config.delta.state_bytes()};
 }
 
 // Calls visit(block, first byte in its slice, bytes) for each block of the state
@@ -63,8 +61,8 @@ void Model::MixDelta(uint32_t layer, const LayerRows& rows, const KvView& kv) {
   const LayerWeights& weights = weights_->layers[layer];
   GatedDeltaArgs args;
   args.kv = kv;
-  args.slice = StateSlice(config_, layer);
-  args.offset = StateOffset(config_, layer);
+  args.slice = state_map_.places[layer].slice;
+  args.offset = state_map_.places[layer].offset;
   args.spans = rows.spans;
   args.shape = config_.delta;
   args.input = workspace_->qkv;
@@ -108,7 +106,7 @@ void Model::MixDelta(uint32_t layer, const LayerRows& rows, const KvView& kv) {
 
 void Model::CopyState(uint32_t layer, const AttentionSpan& span, const KvView& kv,
                       StateCopy& copy) {
-  const StateBytes bytes = BytesOf(config_, layer);
+  const StateBytes bytes = BytesOf(state_map_.places[layer], config_);
   const size_t slice_bytes = kv.layout->SliceBytes();
   const auto first = static_cast<uint32_t>(bytes.begin / slice_bytes);
   const auto end = static_cast<uint32_t>((bytes.end + slice_bytes - 1) / slice_bytes);
@@ -130,13 +128,8 @@ void Model::ClearUnused(std::span<const StateCopy> copies, const KvView& kv) {
   const KvLayout& layout = *kv.layout;
   const size_t all_bytes = layout.state_blocks * layout.SliceBytes();
   for (uint32_t slice = 0; slice < layout.num_layers; ++slice) {
-    size_t used = 0;
-    for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
-      const bool is_here = config_.IsDelta(layer) && StateSlice(config_, layer) == slice;
-      if (is_here) used = std::max(used, BytesOf(config_, layer).end);
-    }
     for (const StateCopy& copy : copies) {
-      ForEachPart(layout, {slice, used, all_bytes},
+      ForEachPart(layout, {slice, state_map_.used_bytes[slice], all_bytes},
                   [&](uint32_t block, size_t within, size_t size) {
                     std::memset(kv.Piece(copy.blocks[block], slice, 0, 0) + within, 0, size);
                   });
@@ -148,7 +141,7 @@ std::optional<uint32_t> Model::BrokenStateLayer(std::span<const uint32_t> state,
                                                 const KvView& kv) const {
   for (uint32_t layer = 0; layer < config_.num_layers && !state.empty(); ++layer) {
     if (!config_.IsDelta(layer)) continue;
-    const StateBytes bytes = BytesOf(config_, layer);
+    const StateBytes bytes = BytesOf(state_map_.places[layer], config_);
     bool has_numbers = true;
     ForEachPart(*kv.layout, bytes, [&](uint32_t block, size_t within, size_t size) {
       const std::byte* part = kv.Piece(state[block], bytes.slice, 0, 0) + within;

@@ -138,7 +138,11 @@ void Model::RotateAndStore(uint32_t layer, const LayerRows& rows, const KvView& 
   args.v = v;
   args.qkv_stride = stride;
   args.num_heads = config_.num_heads;
-  args.cos_sin = config_.HasSecondRope(layer) ? ws.second_cos_sin : ws.cos_sin;
+  if (config_.Rotates(layer)) {
+    args.cos_sin = config_.HasSecondRope(layer) ? ws.second_cos_sin : ws.cos_sin;
+  } else {
+    args.cos_sin = nullptr;
+  }
   args.interleaved = config_.rope_interleaved;
   if (config_.traits->qkv_bias) {
     ops_->add_bias(*pool_, ws.qkv, weights.qkv_bias.data(), num_rows, stride);

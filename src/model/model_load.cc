@@ -61,6 +61,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const GgufFile& file,
   model->pool_ = options.pool;
   model->max_rows_ = options.max_rows;
   model->layout_ = KvLayoutOf(config, options.kv_dtype, options.block_size);
+  model->state_map_ = StateMapOf(config);
   for (uint32_t layer = 0; config.traits->mixed_layers && layer < config.num_layers; ++layer) {
     model->layer_layouts_.push_back(LayerLayoutOf(config, model->layout_, layer));
   }
@@ -105,6 +106,7 @@ StatusOr<std::unique_ptr<LoadedModel>> Model::Share(const ModelThreads& threads)
   std::unique_ptr<Model> model(new Model());
   model->config_ = config_;
   model->layout_ = layout_;
+  model->state_map_ = state_map_;
   model->layer_layouts_ = layer_layouts_;
   model->ops_ = ops_;
   model->pool_ = threads.pool;

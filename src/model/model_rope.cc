@@ -48,8 +48,9 @@ absl::Status Fill(uint32_t head_dim, const RopeTableParams& params, std::span<fl
   return OkStatus();
 }
 
-// The table of layers that do not turn: x * 1 - y * 0 is x. A table costs memory of one more; a
-// flag would be a branch in every rope kernel of every device.
+// The table of layers that do not turn, for devices: x * 1 - y * 0 is x. A table costs memory of
+// one more; a flag would be a branch in every rope kernel of every device. The processor's kernel
+// branches once a row.
 void FillUnrotated(std::span<float> cos_sin) {
   for (size_t i = 0; i < cos_sin.size(); i += 2) {
     cos_sin[i] = 1.0f;

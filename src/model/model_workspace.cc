@@ -83,14 +83,18 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
     out->normed = carver.Take<float>(rows * config.hidden_size);
     out->qkv = carver.Take<float>(rows * projected);
     out->attended = carver.Take<float>(rows * mixed);
-    out->gate_up = carver.Take<float>(rows * config.max_ffn_size() * 2);
+    if (config.traits->activation != GateActivation::kReluSquared) {
+      out->gate_up = carver.Take<float>(rows * config.max_ffn_size() * 2);
+    }
     out->gated = carver.Take<float>(rows * config.max_ffn_size());
     out->a16_q_ = carver.Take<int16_t>(rows * widest);
     out->a16_scale_ = carver.Take<float>(rows * blocks);
     out->a16_sum_ = carver.Take<float>(rows * blocks);
     out->a16_half_sum_ = carver.Take<float>(rows * blocks * 2);
-    out->cos_sin = carver.Take<float>(size_t{size.max_context} * config.rope_table_dim());
-    if (config.has_second_rope()) {
+    if (config.traits->rotates) {
+      out->cos_sin = carver.Take<float>(size_t{size.max_context} * config.rope_table_dim());
+    }
+    if (config.has_local_rope()) {
       out->second_cos_sin =
           carver.Take<float>(size_t{size.max_context} * config.second_rope_head_dim());
     }
@@ -105,9 +109,11 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
   carve(out->buffer_.data());
   out->kept_spans.reserve(rows);
   if (config.num_delta_layers() > 0) out->cut_spans.reserve(rows);
-  const size_t angles = size_t{size.max_context} * config.rope_table_dim();
-  BATON_RETURN_IF_ERROR(
-      FillRopeTable(config, {rope_factors, /*is_second=*/false}, {out->cos_sin, angles}));
+  if (out->cos_sin != nullptr) {
+    const size_t angles = size_t{size.max_context} * config.rope_table_dim();
+    BATON_RETURN_IF_ERROR(
+        FillRopeTable(config, {rope_factors, /*is_second=*/false}, {out->cos_sin, angles}));
+  }
   if (out->second_cos_sin != nullptr) {
     const size_t second = size_t{size.max_context} * config.second_rope_head_dim();
     BATON_RETURN_IF_ERROR(

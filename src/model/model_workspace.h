@@ -38,10 +38,10 @@ class ModelWorkspace {
   float* normed = nullptr;    // [max_rows, hidden]
   float* qkv = nullptr;       // [max_rows, widest projected_size]
   float* attended = nullptr;  // [max_rows, widest mixed_size]
-  float* gate_up = nullptr;   // [max_rows, 2 * ffn]
+  float* gate_up = nullptr;   // [max_rows, 2 * ffn]; null of feed-forward layers without a gate
   float* gated = nullptr;     // [max_rows, ffn]
-  float* cos_sin = nullptr;   // [max_context, rope_table_dim / 2, 2]
-  // As cos_sin, of layers with HasSecondRope, by their own head_dim; null without.
+  float* cos_sin = nullptr;   // [max_context, rope_table_dim / 2, 2]; null where no layer rotates
+  // As cos_sin, of local layers that turn by a base of their own, by their own head_dim; else null.
   float* second_cos_sin = nullptr;
   // Buffers of per-layer vectors; null without ModelConfig::per_layer_size.
   float* per_layer = nullptr;        // [max_rows, layers, per_layer]

@@ -91,7 +91,8 @@ std::string StateManifestText(const ModelConfig& config) {
                        pool.num_layers, is_fixed ? pool.bytes_per_sequence : pool.bytes_per_token,
                        is_fixed ? "sequence" : "token", pool.dtype);
     if (pool.kind == StatePoolKind::kWindowRows) {
-      out += fmt::format("; all are kept, the last {} are read", pool.window);
+      out += fmt::format("; {}, the last {} are read",
+                         config.window_of_all() > 0 ? "all cross" : "all are kept", pool.window);
     }
     out += "\n";
   }

@@ -3,7 +3,9 @@
 //
 // A pool is one kind of state of some layers: rows that each token adds, or a fixed state that each
 // token changes. Rows that later tokens stop reading (a sliding window, the taps of a convolution)
-// are kept and moved as all others; `window` says how many of them are still read.
+// are moved as all others; `window` says how many of them are still read. They are kept as all
+// others too, unless no layer reads them (ModelConfig::window_of_all): then a stream that decodes
+// releases their blocks.
 //
 // Invariants
 //  1. The bytes a token of all pools sum to bytes_per_token().

@@ -370,6 +370,8 @@ SchedulerConfig WorkerProcess::Parts::SchedulerLimits() const {
   limits.role = prefills ? SchedulerRole::kPrefill : SchedulerRole::kDecode;
   limits.max_running = config.max_batch;
   limits.itl_objective_us = config.itl_objective_us;
+  // Kernels of devices are not proved to read nothing before a window.
+  if (device.accelerator == nullptr) limits.window = model->config().window_of_all();
   if (prefills) limits.max_prefilling = std::min(limits.max_prefilling, config.max_batch);
   return limits;
 }

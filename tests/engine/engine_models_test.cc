@@ -80,6 +80,37 @@ TEST_P(EngineModelsTest, AHitAtAnyCutChangesNoBit) {
   }
 }
 
+// Every layer of the model sees 33 tokens: a long stream keeps four blocks of 16.
+TEST(EngineWindowTest, BlocksThatNoLayerSeesAreReleasedAndNoBitChanges) {
+  const auto file = OpenModelFile(GoldenPath("tiny_phi3_short.gguf"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  LocalHub hub(true);
+  TableWire wire;
+  for (const kv::KvDtype dtype : {kv::KvDtype::kBf16, kv::KvDtype::kF32, kv::KvDtype::kQ8}) {
+    for (const bool prefix_cache : {false, true}) {
+      const LiveOptions options = {
+          .kv_dtype = dtype, .max_context = 512, .prefix_cache = prefix_cache};
+      LiveOptions keeps = options;
+      keeps.incarnation = 1;
+      keeps.releases_unseen = false;
+      LiveWorker keeping(**file, keeps, &hub, &wire);
+      ASSERT_EQ(keeping.model().config().window_of_all(), 33u);
+      LiveOptions releases = options;
+      releases.incarnation = 2;
+      // Five streams that keep all of their blocks would need 90 of these and more.
+      releases.num_blocks = 48;
+      LiveWorker releasing(**file, releases, &hub, &wire);
+      const std::vector<uint32_t> lengths = {100, 31, 33, 16};
+      const uint32_t vocab_size = keeping.model().config().vocab_size;
+      const std::vector<RequestSpec> specs = Requests(lengths, 290, vocab_size);
+      const std::vector<Record> expected = RunAggregated(&keeping, specs);
+      const std::vector<Record> records = RunAggregated(&releasing, specs);
+      for (size_t i = 0; i < specs.size(); ++i) ExpectSameBits(records[i], expected[i], specs[i]);
+      EXPECT_EQ(releasing.engine().Snapshot().scheduler.num_preemptions, 0u);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Golden, EngineModelsTest,
     ::testing::Values(

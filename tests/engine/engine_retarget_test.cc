@@ -13,12 +13,13 @@ namespace {
 // A prefill worker without a prefix cache (what is not computed again was kept) and two decode
 // workers.
 struct Trio {
-  explicit Trio(bool has_device = false)
+  explicit Trio(bool has_device = false, uint32_t window = 0)
       : p(rig.Add({.role = SchedulerRole::kPrefill,
                    .prefix_cache = false,
                    .strand_us = 2'000'000,
                    .has_device = has_device})),
-        first(rig.Add({.role = SchedulerRole::kDecode, .has_device = has_device})),
+        first(
+            rig.Add({.role = SchedulerRole::kDecode, .window = window, .has_device = has_device})),
         second(rig.Add({.role = SchedulerRole::kDecode, .has_device = has_device})) {}
 
   // As a router does: the next attempt, to `to`.
@@ -267,6 +268,28 @@ TEST(EngineHandOverTest, WorkerWithoutTheKvSaysSo) {
   next.tokens.push_back(1 + (IdsOf(trio.first->recorder().Of(spec.key), 0)[0] % 5));
   next.tokens.push_back(3);  // not what was sampled
   next.tokens.push_back(3);
+  trio.first->Start(ForPeer(next, RequestKind::kSource, *trio.second));
+  ASSERT_TRUE(trio.rig.RunUntilQuiet());
+  EXPECT_EQ(trio.first->recorder().Of(spec.key).last(), RequestState::kCancelled);
+  const Record refused = trio.first->recorder().Of(next.key);
+  EXPECT_EQ(refused.last(), RequestState::kRejected);
+  EXPECT_TRUE(absl::IsAborted(refused.status)) << refused.status;
+  trio.ExpectFree();
+}
+
+// Its first tokens are seen by no layer any more: the router has the prompt computed elsewhere.
+TEST(EngineHandOverTest, SequenceThatReleasedBlocksIsNotMoved) {
+  Trio trio(/*has_device=*/false, /*window=*/8);
+  RequestSpec spec = SeededRequest(1, 40, 1);
+  spec.sampling.max_tokens = 60;
+  trio.Start(spec);
+  for (int i = 0; i < 200; ++i) {
+    if (trio.first->recorder().Of(spec.key).Tokens(0).size() >= 4) break;
+    trio.rig.Round();
+  }
+  RequestSpec next = spec;
+  next.key.attempt = 2;
+  next.tokens.push_back(IdsOf(trio.first->recorder().Of(spec.key), 0)[0]);
   trio.first->Start(ForPeer(next, RequestKind::kSource, *trio.second));
   ASSERT_TRUE(trio.rig.RunUntilQuiet());
   EXPECT_EQ(trio.first->recorder().Of(spec.key).last(), RequestState::kCancelled);

@@ -35,6 +35,7 @@ struct HandWorkerOptions {
   uint32_t max_chunk = 32;
   bool prefix_cache = true;
   uint32_t state_blocks = 0;  // of each sequence
+  uint32_t window = 0;        // SchedulerConfig's
   int64_t strand_us = 0;
   uint64_t hash_bytes_per_turn = 1;  // one block
   bool has_device = false;           // kernels use a memory of their own
@@ -61,6 +62,7 @@ class HandWorker {
     config.scheduler.max_batch_tokens = 128;
     config.scheduler.max_chunk = options.max_chunk;
     config.scheduler.max_running = options.max_running;
+    config.scheduler.window = options.window;
     config.max_context = 200;
     config.prefix_cache = options.prefix_cache;
     config.speculate = options.speculate;
@@ -214,8 +216,7 @@ inline RequestSpec ForPeer(RequestSpec spec, RequestKind kind, const HandWorker&
 // The tokens that the request must answer, by a model that needs no KV.
 inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t choice) {
   model::Sampler sampler(kToyVocab, std::vector<TokenId>{0});
-  model::SamplerState state(spec.sampling,
-                            std::span<const TokenId>(spec.tokens).first(spec.num_prompt_tokens),
+  model::SamplerState state(spec.sampling, std::span(spec.tokens).first(spec.num_prompt_tokens),
                             spec.sampling.max_tokens);
   std::vector<TokenId> prefix = spec.tokens;
   for (size_t i = spec.num_prompt_tokens; i < prefix.size(); ++i) state.Append(prefix[i]);
@@ -232,8 +233,7 @@ inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t cho
     prefix.push_back(sampled.token);
     tokens.push_back(sampled.token);
     const bool eos = sampled.token == 0 && !spec.sampling.ignore_eos;
-    const std::vector<TokenId>& stops = spec.sampling.stop_token_ids;
-    const bool stop = std::find(stops.begin(), stops.end(), sampled.token) != stops.end();
+    const bool stop = std::ranges::count(spec.sampling.stop_token_ids, sampled.token) > 0;
     if (eos || stop) break;
   }
   return tokens;

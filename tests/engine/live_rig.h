@@ -37,6 +37,7 @@ struct LiveOptions {
   SpeculateMode speculate = SpeculateMode::kOff;
   device::CoreShare* cores = nullptr;  // then num_threads is that of all its members
   uint32_t checkpoint_tokens = 0;      // SchedulerConfig's
+  bool releases_unseen = true;         // SchedulerConfig::window
   // Puts a model of the test in front of the worker's own.
   std::function<std::unique_ptr<model::ForwardModel>(model::Model*)> wrap;
 };
@@ -74,6 +75,7 @@ class LiveWorker {
     config.scheduler.max_chunk = 256;
     config.scheduler.max_running = 64;
     config.scheduler.checkpoint_tokens = options.checkpoint_tokens;
+    if (options.releases_unseen) config.scheduler.window = model_->config().window_of_all();
     config.max_context = options.max_context;
     config.prefix_cache = options.prefix_cache;
     config.speculate = options.speculate;

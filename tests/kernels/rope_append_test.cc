@@ -62,7 +62,7 @@ struct Case {
                            .v = rows + (num_heads + layout.num_kv_heads) * layout.head_dim,
                            .qkv_stride = stride,
                            .num_heads = num_heads,
-                           .cos_sin = table.data(),
+                           .cos_sin = table.empty() ? nullptr : table.data(),
                            .interleaved = interleaved});
   }
   AttentionSpan Span(uint32_t first_row, uint32_t num_rows, uint32_t first_pos) {
@@ -150,6 +150,24 @@ TEST_P(RopeAppendTest, WithoutKvHeadsOnlyQTurns) {
   c.Append(ops(), three_, spans, &result);
   EXPECT_EQ(CountDifferent(result.qkv, expected.qkv), 0u);
   EXPECT_EQ(result.arena, std::vector<std::byte>(expected.arena.size(), std::byte{0xA5}));
+}
+
+TEST_P(RopeAppendTest, WithoutATableNothingTurns) {
+  for (const KvLayout& layout : kLayouts) {
+    for (bool interleaved : {false, true}) {
+      SCOPED_TRACE("dim " + std::to_string(layout.head_dim) + (interleaved ? " interleaved" : ""));
+      Case c(layout, 4, 40, interleaved);
+      const std::vector<AttentionSpan> spans = {c.Span(0, 21, 5), c.Span(21, 19, 200)};
+      for (size_t i = 0; i < c.table.size(); ++i) c.table[i] = i % 2 == 0 ? 1.0f : 0.0f;
+      const Case::Result expected = c.Run(ops(), one_, spans);
+      c.table.clear();
+      for (const Ops* body : {&ops(), &ReferenceOps()}) {
+        const Case::Result result = c.Run(*body, three_, spans);
+        EXPECT_EQ(CountDifferent(result.qkv, c.qkv), 0u);
+        EXPECT_EQ(result.arena, expected.arena);
+      }
+    }
+  }
 }
 
 TEST_P(RopeAppendTest, RotatesByTheDefinitionAndStoresRoundedKeysAndValues) {

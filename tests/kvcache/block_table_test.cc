@@ -38,6 +38,49 @@ TEST(BlockTableTest, IndicesFollowHandles) {
   EXPECT_EQ(pool.num_free(), 8u);
 }
 
+TEST(BlockTableTest, ReleasedBlocksKeepTheirPlacesAndNameABlockOfTheTable) {
+  BlockPool pool(8);
+  BlockTable table;
+  ASSERT_TRUE(table.Grow(&pool, 5, BlockState::kComputing, kUid));
+  const std::vector<uint32_t> before = Indices(table);
+  table.ReleaseFront(&pool, 2);
+  table.ReleaseFront(&pool, 1);  // released already
+  EXPECT_EQ(table.num_released(), 2u);
+  EXPECT_EQ(table.size(), 5u);
+  EXPECT_EQ(pool.num_free(), 5u);
+  EXPECT_EQ(Indices(table),
+            (std::vector<uint32_t>{before[2], before[2], before[2], before[3], before[4]}));
+  table.ReleaseFront(&pool, 4);
+  EXPECT_EQ(Indices(table), std::vector<uint32_t>(5, before[4]));
+  EXPECT_EQ(pool.num_free(), 7u);
+
+  // Others take the blocks; the table touches them no more.
+  BlockTable other;
+  ASSERT_TRUE(other.Grow(&pool, 7, BlockState::kComputing, kUid));
+  BlockTable moved = std::move(table);
+  EXPECT_EQ(moved.num_released(), 4u);
+  moved.SetState(&pool, BlockState::kBound);
+  EXPECT_EQ(pool.Counts().of(BlockState::kBound), 1u);
+  ASSERT_TRUE(pool.Audit().ok()) << pool.Audit();
+  moved.Release(&pool);
+  EXPECT_EQ(moved.num_released(), 0u);
+  EXPECT_EQ(pool.num_free(), 1u);
+  other.Release(&pool);
+  EXPECT_EQ(pool.num_free(), 8u);
+}
+
+TEST(BlockTableDeathTest, AReleasedTableIsNotTakenAndNotReleasedWhole) {
+  BlockPool pool(4);
+  BlockTable table;
+  ASSERT_TRUE(table.Grow(&pool, 3, BlockState::kComputing, kUid));
+  EXPECT_DEATH(table.ReleaseFront(&pool, 3), "3 blocks of a table of 3 leave none");
+  table.ReleaseFront(&pool, 1);
+  EXPECT_DEATH(table.Take(), "1 blocks of the table are released");
+  BlockTable other;
+  EXPECT_DEATH(other.ShareFrom(table, 2, &pool), "that released 1");
+  table.Release(&pool);
+}
+
 TEST(BlockTableDeathTest, LosingReferencesStopsTheProcess) {
   BlockPool pool(2);
   EXPECT_DEATH(

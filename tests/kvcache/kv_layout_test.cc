@@ -124,6 +124,14 @@ TEST(KvLayoutTest, SizesOfQ8AreExact) {
   }
 }
 
+// The order of states within their blocks is part of the id: "state=7" alone was another order.
+TEST(KvLayoutTest, TheTextNamesTheOrderOfStates) {
+  KvLayout layout = SmolLm2();
+  layout.state_blocks = 7;
+  EXPECT_EQ(layout.ToString(),
+            "bf16 paired layers=30 kv_heads=3 head_dim=64 block=16 window=0 state=7 spread");
+}
+
 TEST(KvLayoutTest, EveryTypeIsFoundByItsName) {
   for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kFp8, KvDtype::kQ8}) {
     EXPECT_EQ(KvDtypeNamed(KvDtypeName(dtype)), dtype);

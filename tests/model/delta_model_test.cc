@@ -13,13 +13,12 @@
 #include "nlohmann/json.hpp"
 
 #include "kernels/embed.h"
-#include "src/model/delta_config.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_config.h"
 #include "src/model/hf_delta.h"
 #include "src/model/hf_folder.h"
 #include "src/model/model_report.h"
-#include "src/model/safetensors.h"
+#include "src/model/state_map.h"
 #include "src/model/tensor_plan.h"
 #include "tests/model/gguf_builder.h"
 #include "tests/model/model_fixture.h"
@@ -81,14 +80,15 @@ TEST(DeltaModelTest, StatesLieInTheSlicesOfAttention) {
   const size_t state = (4 * 16 * 32 + 3 * 192) * 4;
   EXPECT_EQ(config->delta.state_bytes(), state);
   // The last one stands after all attention: its state comes after the others' in their slice.
+  const StateMap map = StateMapOf(*config);
   std::vector<size_t> offsets;
   for (const uint32_t layer : {0u, 1u, 2u, 4u}) {
-    EXPECT_EQ(StateSlice(*config, layer), 0u);
-    offsets.push_back(StateOffset(*config, layer));
+    EXPECT_EQ(map.places[layer].slice, 0u);
+    offsets.push_back(map.places[layer].offset);
   }
   EXPECT_EQ(offsets, (std::vector<size_t>{0, state, 2 * state, 3 * state}));
-  EXPECT_EQ(NumStoredSlices(*config, 3), 0u) << "the state of the last layer is still to come";
-  EXPECT_EQ(NumStoredSlices(*config, 4), 1u);
+  EXPECT_EQ(map.num_stored[3], 0u) << "the state of the last layer is still to come";
+  EXPECT_EQ(map.num_stored[4], 1u);
   const KvLayout layout = KvLayoutOf(*config, KvDtype::kBf16, 16);
   EXPECT_EQ(layout.num_layers, 1u);
   EXPECT_EQ(layout.BytesPerToken(), 2u * 16 * 2) << "delta nets have no rows";
@@ -107,13 +107,10 @@ TEST(DeltaModelTest, StatesOfLayersBetweenTwoOfAttentionShareASlice) {
   const auto config = ReadModelConfig(**file);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->layer_is_delta, (std::vector<bool>{true, false, true, false}));
-  EXPECT_EQ(StateSlice(*config, 0), 0u);
-  EXPECT_EQ(StateSlice(*config, 2), 1u);
-  EXPECT_EQ(StateOffset(*config, 2), 0u);
-  EXPECT_EQ(NumStoredSlices(*config, 0), 0u);
-  EXPECT_EQ(NumStoredSlices(*config, 1), 1u);
-  EXPECT_EQ(NumStoredSlices(*config, 2), 1u);
-  EXPECT_EQ(NumStoredSlices(*config, 3), 2u);
+  const StateMap map = StateMapOf(*config);
+  EXPECT_EQ(map.places[0], (StatePlace{0, 0}));
+  EXPECT_EQ(map.places[2], (StatePlace{1, 0}));
+  EXPECT_EQ(map.num_stored, (std::vector<uint32_t>{0, 1, 1, 2}));
 }
 
 class SliceHook : public LayerHook {
@@ -334,21 +331,6 @@ TEST(DeltaModelTest, HeadsOfVGoToTheirPlaceInGguf) {
   EXPECT_EQ(tiled(HfVHeads::kAfterKeys, 10, "qQkKabcdef"), "qQkKadbecf");
   EXPECT_EQ(tiled(HfVHeads::kColumns, 2, "abcdefABCDEF"), "adbecfADBECF");
   EXPECT_EQ(tiled(HfVHeads::kRows, 5, "abcde"), "5 rows for 6 heads of v");
-}
-
-FolderTensors TensorsOfFolder(const std::string& path) {
-  FolderTensors out;
-  for (const auto& entry : std::filesystem::directory_iterator(path)) {
-    if (entry.path().extension() != ".safetensors") continue;
-    const auto file = SafetensorsFile::Open(entry.path());
-    EXPECT_TRUE(file.ok()) << file.status();
-    for (const SafetensorsTensor& tensor : (*file)->tensors()) {
-      const auto* bytes = reinterpret_cast<const char*>(tensor.data.data());
-      out[tensor.name] = {std::string(SafetensorsTypeName(tensor.type)), tensor.shape,
-                          std::string(bytes, tensor.data.size())};
-    }
-  }
-  return out;
 }
 
 std::vector<float> WeightsOf(const GgufTensor& tensor) {

@@ -18,6 +18,7 @@
 #include "nlohmann/json.hpp"
 
 #include "kernels/math.h"
+#include "src/model/safetensors.h"
 #include "tests/test_seed.h"
 
 namespace baton::model {
@@ -29,6 +30,22 @@ struct FolderTensor {
   std::string bytes;
 };
 using FolderTensors = std::map<std::string, FolderTensor>;
+
+// The tensors of all files of a folder.
+inline FolderTensors TensorsOfFolder(const std::string& path) {
+  FolderTensors out;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const auto file = SafetensorsFile::Open(entry.path());
+    EXPECT_TRUE(file.ok()) << file.status();
+    for (const SafetensorsTensor& tensor : (*file)->tensors()) {
+      const auto* bytes = reinterpret_cast<const char*>(tensor.data.data());
+      out[tensor.name] = {std::string(SafetensorsTypeName(tensor.type)), tensor.shape,
+                          std::string(bytes, tensor.data.size())};
+    }
+  }
+  return out;
+}
 
 // The numbers in F32 or BF16, to which they are rounded.
 inline FolderTensor NumbersTensor(std::string dtype, std::vector<uint64_t> shape,

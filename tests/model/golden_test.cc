@@ -45,11 +45,16 @@ void ExpectGoldenWith(const GoldenCase& test, KvDtype kv_dtype) {
   const double bound = BoundOf(test, fixture.model().config(), kv_dtype);
   const Accuracy accuracy = Compare(fixture, *golden, bound);
   const double share = double{100.0} * accuracy.num_decided / accuracy.num_rows;
+  // benchmarks/accuracy reads these lines.
+  const kv::KvLayout& layout = fixture.model().layout();
   std::printf(
-      "%s %s: %d rows, error worst %.2e rms %.2e of bound %.2e; argmax decided on %.1f %%\n",
+      "%s %s: %d rows, error worst %.2e rms %.2e of bound %.2e; argmax decided on %d, wrong on %d; "
+      "%s, %zu bytes a token, %zu a sequence\n",
       test.model.substr(test.model.rfind('/') + 1).c_str(),
       kv_dtype == KvDtype::kF32 ? "f32" : "bf16", accuracy.num_rows, accuracy.worst, accuracy.mean,
-      bound, share);
+      bound, accuracy.num_decided, accuracy.num_wrong,
+      fixture.model().config().architecture.c_str(), layout.BytesPerToken(),
+      layout.BytesPerSequence());
   if (kv_dtype == KvDtype::kF32) {
     EXPECT_LE(accuracy.worst, bound);
   } else {

@@ -2,24 +2,28 @@
 // which layer is what and where the states lie, in files and in folders; and what is refused by
 // name.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <numeric>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-#include "src/model/delta_config.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_config.h"
 #include "src/model/hf_folder.h"
 #include "src/model/hf_json.h"
 #include "src/model/hf_mamba.h"
 #include "src/model/model_report.h"
+#include "src/model/state_map.h"
 #include "tests/model/changed_file.h"
 #include "tests/model/model_fixture.h"
 #include "tests/model/test_model.h"
@@ -58,10 +62,20 @@ TEST(MambaModelTest, EachLayerIsOfOneKind) {
   EXPECT_EQ(config->projected_size(3), 64u);
   EXPECT_EQ(config->mixed_size(0), 128u);
   EXPECT_EQ(config->mixed_size(1), 0u);
+  EXPECT_EQ(config->last_storing_layer(), 7u) << "a feed-forward layer stores nothing";
   EXPECT_FALSE(config->traits->rotates);
   EXPECT_FALSE(config->has_second_rope());
   EXPECT_THAT(CanonicalText(*config), HasSubstr(" delta=2x16:4x32 taps=4 delta_nets=101001010"));
   EXPECT_THAT(CanonicalText(*config), HasSubstr(" ffn_sizes=0,64,0,0,64,0,0,0,64"));
+}
+
+// The places of the states, by layer.
+std::vector<StatePlace> PlacesOf(const ModelConfig& config, const StateMap& map) {
+  std::vector<StatePlace> places;
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    if (config.IsDelta(layer)) places.push_back(map.places[layer]);
+  }
+  return places;
 }
 
 TEST(MambaModelTest, StatesLieInTheSlicesOfAttention) {
@@ -72,22 +86,196 @@ TEST(MambaModelTest, StatesLieInTheSlicesOfAttention) {
   const size_t state = (4 * 16 * 32 + 3 * 192) * 4;
   EXPECT_EQ(config->delta.state_bytes(), state);
   EXPECT_EQ(config->num_slices(), 2u);
-  std::vector<uint32_t> slices;
-  std::vector<size_t> offsets;
-  for (const uint32_t layer : {0u, 2u, 5u, 7u}) {
-    slices.push_back(StateSlice(*config, layer));
-    offsets.push_back(StateOffset(*config, layer));
-  }
-  EXPECT_EQ(slices, (std::vector<uint32_t>{0, 0, 1, 1}));
-  EXPECT_EQ(offsets, (std::vector<size_t>{0, state, 0, state}));
-  std::vector<uint32_t> stored;
-  for (uint32_t layer = 0; layer < 9; ++layer) stored.push_back(NumStoredSlices(*config, layer));
-  EXPECT_EQ(stored, (std::vector<uint32_t>{0, 0, 0, 1, 1, 1, 1, 2, 2}))
+  const StateMap map = StateMapOf(*config);
+  EXPECT_EQ(PlacesOf(*config, map),
+            (std::vector<StatePlace>{{0, 0}, {0, state}, {1, 0}, {1, state}}));
+  EXPECT_EQ(map.used_bytes, (std::vector<size_t>{2 * state, 2 * state}));
+  EXPECT_EQ(map.num_stored, (std::vector<uint32_t>{0, 0, 0, 1, 1, 1, 1, 2, 2}))
       << "the second slice is whole with the last layer of Mamba-2, before the last layer";
   const KvLayout layout = KvLayoutOf(*config, KvDtype::kBf16, 16);
   EXPECT_EQ(layout.num_layers, 2u);
   EXPECT_EQ(layout.BytesPerToken(), 2u * 2 * 16 * 2) << "of attention alone";
   EXPECT_EQ(layout.state_blocks, (2 * state + 1023) / 1024);
+}
+
+// A model of layers as hybrid_override_pattern names them: M, * and -.
+ModelConfig ConfigOfPattern(std::string_view pattern, const DeltaShape& shape) {
+  ModelConfig config;
+  config.traits = FindArchitecture("nemotron_h");
+  config.architecture = "nemotron_h";
+  config.num_layers = static_cast<uint32_t>(pattern.size());
+  config.num_heads = 8;
+  config.num_kv_heads = 8;
+  config.head_dim = 128;
+  config.delta = shape;
+  config.layer_is_local.assign(pattern.size(), false);
+  for (const char kind : pattern) {
+    config.layer_is_delta.push_back(kind == 'M');
+    config.ffn_sizes.push_back(kind == '-' ? 64 : 0);
+  }
+  return config;
+}
+
+// Eight states stand before the first layer of attention of Nemotron Nano 2, and eight after the
+// last: 12 would lie in the last of four slices.
+TEST(MambaModelTest, NoSliceHasMoreStatesThanItMust) {
+  const ModelConfig config =
+      ConfigOfPattern("M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+                      {8, 128, 128, 80, 4, DeltaRule::kAdd});
+  ASSERT_EQ(config.num_delta_layers(), 27u);
+  ASSERT_EQ(config.num_slices(), 4u);
+  const size_t state = (128 * 128 * 80 + 3 * (128 * 80 + 2 * 8 * 128)) * 4;
+  ASSERT_EQ(config.delta.state_bytes(), state);
+  const StateMap map = StateMapOf(config);
+  EXPECT_EQ(map.used_bytes, (std::vector<size_t>{7 * state, 6 * state, 7 * state, 7 * state}));
+  const KvLayout layout = KvLayoutOf(config, KvDtype::kBf16, 16);
+  EXPECT_EQ(layout.state_blocks, (7 * state - 1) / layout.SliceBytes() + 1);
+  // States of the last two slices wait for two layers of Mamba-2 and for one after attention.
+  std::vector<uint32_t> firsts;  // layers after which one more slice is final
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    while (firsts.size() < map.num_stored[layer]) firsts.push_back(layer);
+  }
+  EXPECT_EQ(firsts, (std::vector<uint32_t>{14, 25, 41, 54}));
+}
+
+TEST(MambaModelTest, StatesNeverMissASliceAndKeepTheirOrder) {
+  constexpr std::array<std::string_view, 9> kPatterns = {
+      "M*", "*M", "*MMM*", "MMM**", "**MMM", "*-MM*M-*", "MMMMM*M*M", "*M***M", "*M*MM*MMM*MMMM"};
+  for (const std::string_view pattern : kPatterns) {
+    SCOPED_TRACE(pattern);
+    const ModelConfig config = ConfigOfPattern(pattern, {2, 4, 16, 32, 4, DeltaRule::kAdd});
+    const StateMap map = StateMapOf(config);
+    const size_t state = config.delta.state_bytes();
+    const size_t most = (config.num_delta_layers() - 1) / config.num_slices() + 1;
+    std::vector<size_t> used(config.num_slices(), 0);
+    uint32_t last_slice = 0;
+    for (const StatePlace& place : PlacesOf(config, map)) {
+      ASSERT_LT(place.slice, config.num_slices());
+      EXPECT_GE(place.slice, last_slice);
+      EXPECT_EQ(place.offset, used[place.slice]);
+      used[place.slice] += state;
+      last_slice = place.slice;
+    }
+    EXPECT_EQ(map.used_bytes, used);
+    for (const size_t bytes : used) EXPECT_LE(bytes, most * state);
+    // A slice is final with its layer of attention and its last state, whichever is later, and not
+    // before those of the slices before it.
+    for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+      uint32_t final_slices = config.FirstSlice(layer + 1);
+      for (uint32_t later = layer + 1; later < config.num_layers; ++later) {
+        if (config.IsDelta(later)) final_slices = std::min(final_slices, map.places[later].slice);
+      }
+      EXPECT_EQ(map.num_stored[layer], final_slices) << layer;
+    }
+    EXPECT_EQ(map.num_stored.back(), config.num_slices());
+  }
+}
+
+// The layers of the tiny file in another order, *-M*M-MM-: all states stand after the first layer
+// of attention, and three of four after the last.
+std::string WriteUneven() {
+  constexpr std::array<uint32_t, 9> kOldLayers = {3, 1, 0, 6, 2, 4, 5, 7, 8};
+  ChangedFile changed(kFile);
+  for (TensorCopy& tensor : changed.tensors()) {
+    constexpr std::string_view kBlock = "blk.";
+    if (!tensor.name.starts_with(kBlock)) continue;
+    const size_t dot = tensor.name.find('.', kBlock.size());
+    const int old_layer = std::stoi(tensor.name.substr(kBlock.size(), dot - kBlock.size()));
+    const auto at = std::find(kOldLayers.begin(), kOldLayers.end(), old_layer);
+    const auto layer = at - kOldLayers.begin();
+    tensor.name = std::string(kBlock) + std::to_string(layer) + tensor.name.substr(dot);
+  }
+  changed.SetInts(kFfn, {0, 64, 0, 0, 0, 64, 0, 0, 64});
+  changed.SetInts(kKvHeads, {1, 0, 0, 1, 0, 0, 0, 0, 0});
+  return changed.Write("mamba_uneven.gguf");
+}
+
+// Keeps the bytes of each slice of sequence 0 as it is announced.
+class SliceBytesHook : public LayerHook {
+ public:
+  SliceBytesHook(ModelFixture& fixture, uint32_t num_tokens)
+      : fixture_(fixture), num_tokens_(num_tokens) {}
+  void OnLayerStored(uint32_t layer) override {
+    EXPECT_EQ(layer, slices.size());
+    slices.push_back(BytesOf(layer));
+  }
+  std::vector<std::byte> BytesOf(uint32_t slice) const {
+    const KvLayout& layout = fixture_.model().layout();
+    const std::vector<std::byte> all = fixture_.KvBytes(0, num_tokens_);
+    std::vector<std::byte> out;
+    for (size_t block = 0; block < all.size(); block += layout.BlockBytes()) {
+      const auto begin = all.begin() + block + slice * layout.SliceBytes();
+      out.insert(out.end(), begin, begin + layout.SliceBytes());
+    }
+    return out;
+  }
+  std::vector<std::vector<std::byte>> slices;
+
+ private:
+  ModelFixture& fixture_;
+  uint32_t num_tokens_;
+};
+
+TEST(MambaModelTest, SpreadStatesHaveTheSameBitsWholeAndByToken) {
+  const std::string path = WriteUneven();
+  std::vector<TokenId> tokens(40);
+  std::iota(tokens.begin(), tokens.end(), 5);
+  const std::span<const TokenId> all(tokens);
+  for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32}) {
+    ModelFixture fixture({.path = path, .num_threads = 2, .kv_dtype = dtype});
+    ASSERT_TRUE(fixture.status().ok()) << fixture.status();
+    const ModelConfig& config = fixture.model().config();
+    const StateMap map = StateMapOf(config);
+    const size_t state = config.delta.state_bytes();
+    EXPECT_EQ(PlacesOf(config, map),
+              (std::vector<StatePlace>{{0, 0}, {0, state}, {1, 0}, {1, state}}));
+    EXPECT_EQ(map.num_stored, (std::vector<uint32_t>{0, 0, 0, 0, 1, 1, 1, 2, 2}));
+    EXPECT_EQ(fixture.model().layout().state_blocks, dtype == KvDtype::kBf16 ? 21u : 11u);
+    SliceBytesHook hook(fixture, 40);
+    const auto whole = fixture.Run({{0, 0, all}}, /*all_rows=*/true, &hook);
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    ASSERT_EQ(hook.slices.size(), 2u);
+    for (uint32_t slice = 0; slice < 2; ++slice) EXPECT_EQ(hook.slices[slice], hook.BytesOf(slice));
+    const auto last = fixture.Run({{2, 0, all}});
+    ASSERT_TRUE(last.ok()) << last.status();
+    EXPECT_EQ(*last, std::vector<float>(whole->end() - last->size(), whole->end()))
+        << "the last layer of Mamba-2 and the layer after it compute one row";
+    std::vector<float> by_token;
+    for (uint32_t i = 0; i < 40; ++i) {
+      const auto row = fixture.Run({{1, i, all.subspan(i, 1)}});
+      ASSERT_TRUE(row.ok()) << row.status();
+      by_token.insert(by_token.end(), row->begin(), row->end());
+    }
+    EXPECT_EQ(by_token, *whole);
+    EXPECT_EQ(fixture.KvBytes(1, 40), fixture.KvBytes(0, 40));
+  }
+  std::filesystem::remove(path);
+}
+
+ModelConfig ConfigOfFile() {
+  const auto file = GgufFile::Open(GoldenPath(kFile));
+  EXPECT_TRUE(file.ok()) << file.status();
+  if (!file.ok()) return {};
+  const auto config = ReadModelConfig(**file);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.value_or(ModelConfig());
+}
+
+TEST(MambaModelTest, TakesNoTableOfAnglesAndNoRoomForGates) {
+  const auto bytes_of = [](const FixtureOptions& options) {
+    ModelFixture fixture(options);
+    EXPECT_TRUE(fixture.status().ok()) << fixture.status();
+    return static_cast<const Model&>(fixture.model()).workspace_bytes();
+  };
+  FixtureOptions options{.path = GoldenPath(kFile), .max_rows = 128, .max_context = 128};
+  const size_t bytes = bytes_of(options);
+  options.max_context = 256;
+  EXPECT_EQ(bytes_of(options), bytes);
+  options.max_rows = 256;
+  // hidden x 2, q k v or the input of Mamba-2, what it mixes, the feed-forward layer; and the
+  // widest of them as int16 with four numbers for each 32 elements.
+  const size_t floats = 2 * size_t{ConfigOfFile().hidden_size} + 328 + 128 + 64;
+  EXPECT_EQ(bytes_of(options) - bytes, 128 * (4 * floats + 2 * 128 + 4 * 4 * 4));
 }
 
 TEST(MambaModelTest, IsDescribed) {

@@ -178,6 +178,9 @@ TEST(StatePoolsTest, TheTextHasTheNumbers) {
   EXPECT_THAT(windows, HasSubstr("hand-off      448 KiB of 1024 tokens, of them 76 KiB that the "
                                  "next token reads\n"));
   EXPECT_THAT(windows, Not(HasSubstr("32768")));
+  // Streams release blocks that no layer sees any more.
+  EXPECT_THAT(StateManifestText(ConfigOf("tiny_phi3_short.gguf")),
+              HasSubstr("; all cross, the last 33 are read\n"));
 }
 
 }  // namespace

@@ -94,6 +94,7 @@ class RandomRun {
     config.block_size = random_.Between(1, 5);
     config.state_blocks = random_.OneIn(3) ? random_.Between(1, 3) : 0;
     config.checkpoint_tokens = random_.Below(6) * config.block_size;
+    config.window = random_.OneIn(3) ? random_.Between(1, 40) : 0;
     config.max_running = random_.Between(1, 8);
     config.max_batch_tokens = config.max_running + config.block_size + random_.Below(40);
     config.max_chunk = config.block_size + random_.Below(20);

@@ -144,6 +144,11 @@ class ToyWorker {
         ADD_FAILURE() << "no block for position " << pos;
         return {};
       }
+      const uint32_t window = scheduler_.config().window;
+      if (window > 0 && pos + window <= item.first_pos) {  // no row of the item sees it
+        read.push_back(tokens.at(pos));
+        continue;
+      }
       TokenId& slot =
           kv_[sequence.table.indices()[pos / block_size] * block_size + pos % block_size];
       if (pos >= item.first_pos) slot = tokens.at(pos);
