@@ -80,8 +80,12 @@ void RequestChecks::Check(RouterRequest& request, int64_t now_us) {
       error.expected = KvLimitOf(*request.spec.kv, state_->registry, request.spec.model->id).Text();
       return table_->EndBad(request, error);
     }
-    return table_->EndBad(request, served ? table_->NoRoomError(request, ErrorCode::kQueueTimeout)
-                                          : PlainError(ErrorCode::kNoWorkers));
+    // A worker that registers and cannot be called has no session: more capacity is not the cure.
+    const PoolRole role = planner_->RoleFor(request);
+    if (!served || !state_->registry.HasSession(request.spec.model->id, role)) {
+      return table_->EndBad(request, ErrorCode::kNoWorkers);
+    }
+    return table_->EndBad(request, table_->NoRoomError(request, ErrorCode::kQueueTimeout));
   }
   if (!request.accepted && now_us - request.placed_us >= state_->config.reserve_timeout_us) {
     BATON_LOG_WARN("request {}: {} did not answer a reservation within {} ms", request.uid,

@@ -361,6 +361,13 @@ bool WorkerRegistry::Serves(std::string_view model_id, PoolRole role) const {
   });
 }
 
+bool WorkerRegistry::HasSession(std::string_view model_id, PoolRole role) const {
+  return std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
+    const WorkerDescription& description = entry.second.description;
+    return description.role == role && description.model->id == model_id && entry.second.session_up;
+  });
+}
+
 std::vector<LeaseId> WorkerRegistry::Dead(int64_t now_us) const {
   std::vector<LeaseId> dead;
   for (const auto& [lease, worker] : workers_) {

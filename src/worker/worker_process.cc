@@ -613,11 +613,16 @@ std::shared_ptr<Registration> WorkerProcess::Parts::CurrentRegistration() {
   return registration;
 }
 
-// A request would be served now.
+// A request would be served now. A router that takes this worker calls it back at once; one that
+// cannot reach the address that it was told sends no request, whatever the registration says.
 Status WorkerProcess::Parts::Ready() {
   if (draining.load()) return Unavailable("draining");
   const std::shared_ptr<Registration> current = CurrentRegistration();
-  return current ? current->state() : Unavailable("not registered yet");
+  if (!current) return Unavailable("not registered yet");
+  BATON_RETURN_IF_ERROR(current->state());
+  if (sessions->num_sessions() > 0) return OkStatus();
+  return Unavailable("registered, but no router reaches this worker at {} (--advertise, --listen)",
+                     grpc_address);
 }
 
 Status WorkerProcess::Parts::StartAdmin() {

@@ -80,6 +80,17 @@ TEST(PlacementTest, APairWaitsForItsFirstSession) {
   EXPECT_EQ(log->Of(Order::Kind::kPrefill).size(), 1u);
 }
 
+TEST(PlacementTest, AWorkerThatCannotBeCalledIsNoWantOfRoom) {
+  FakeCluster cluster;
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.core.OnSessionDown(cluster.Session("decode-0"), "refused", cluster.now_us);
+  cluster.Submit(cluster.Request("p"));
+  EXPECT_FALSE(cluster.sink->ended()) << "its next session may come in time";
+  cluster.Advance(11 * kSecond, {"decode-0"});
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kNoWorkers) << "not the 429 of a full queue";
+}
+
 TEST(PlacementTest, APrefillWorkerWithoutASessionHoldsNobodyUpForLong) {
   FakeCluster cluster;
   cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));

@@ -47,6 +47,10 @@ class WorkerProcessTest : public testing::Test {
     client.Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     return client.ReceiveAll();
   }
+  // The router has taken the hello, and has not called back.
+  static bool IsRegistered(const std::string& admin) {
+    return Get(admin, "/readyz").find("registered, but no router") != std::string::npos;
+  }
   static bool Eventually(const std::function<bool()>& condition) {
     for (int i = 0; i < 4000; ++i) {
       if (condition()) return true;
@@ -58,13 +62,46 @@ class WorkerProcessTest : public testing::Test {
   FakeRouter router_;
 };
 
+// What a router opens to a worker that has registered with it.
+class CalledBack {
+ public:
+  explicit CalledBack(const v1::WorkerHello& worker)
+      : stub_(v1::WorkerService::NewStub(
+            grpc::CreateChannel(worker.grpc_address(), grpc::InsecureChannelCredentials()))),
+        stream_(stub_->Session(&context_)) {
+    v1::RouterMessage message;
+    message.mutable_hello()->set_router_incarnation(5);
+    message.mutable_hello()->set_worker_incarnation(worker.worker().incarnation());
+    message.mutable_hello()->set_wire_version(worker.fingerprint().wire_max());
+    stream_->Write(message);
+  }
+  ~CalledBack() {
+    context_.TryCancel();
+    stream_->Finish();
+  }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<v1::WorkerService::Stub> stub_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::RouterMessage, v1::WorkerMessage>> stream_;
+};
+
 TEST_F(WorkerProcessTest, HelloSaysWhatItIsAndReadinessFollowsTheRouter) {
   auto worker = WorkerProcess::Start(Config());
   ASSERT_TRUE(worker.ok()) << worker.status();
   const std::string admin = (*worker)->admin_address();
-  ASSERT_TRUE(Eventually([&] { return Get(admin, "/readyz").starts_with("HTTP/1.1 200"); }));
-  router_.Wait([](const FakeRouter& r) { return r.hello_us.size() == 1; });
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) { return r.hello_us.size() == 1; }));
   const v1::WorkerHello hello = router_.last_hello;
+  // Requests come in a session that the router opens: one that only took the hello sends none.
+  const std::string unreached = "no router reaches this worker at " + hello.grpc_address();
+  ASSERT_TRUE(Eventually([&] { return IsRegistered(admin); }));
+  EXPECT_NE(Get(admin, "/readyz").find(unreached), std::string::npos) << Get(admin, "/readyz");
+  EXPECT_TRUE(Get(admin, "/readyz").starts_with("HTTP/1.1 503"));
+  {
+    const CalledBack session(hello);
+    ASSERT_TRUE(Eventually([&] { return Get(admin, "/readyz").starts_with("HTTP/1.1 200"); }));
+  }
+  EXPECT_TRUE(Eventually([&] { return IsRegistered(admin); })) << "the session is gone again";
   EXPECT_EQ(hello.worker().worker_id(), "decode-0");
   EXPECT_EQ(hello.role(), v1::WORKER_ROLE_DECODE);
   EXPECT_EQ(hello.grpc_address(), (*worker)->grpc_address());
@@ -89,8 +126,7 @@ TEST_F(WorkerProcessTest, HelloSaysWhatItIsAndReadinessFollowsTheRouter) {
 TEST_F(WorkerProcessTest, IdleDrainIsCleanAndQuick) {
   auto worker = WorkerProcess::Start(Config());
   ASSERT_TRUE(worker.ok()) << worker.status();
-  const std::string admin = (*worker)->admin_address();
-  ASSERT_TRUE(Eventually([&] { return Get(admin, "/readyz").starts_with("HTTP/1.1 200"); }));
+  ASSERT_TRUE(Eventually([&] { return IsRegistered((*worker)->admin_address()); }));
   const std::atomic<bool> stop_now{false};
   const int64_t start_us = SystemClock().NowUs();
   EXPECT_TRUE((*worker)->Drain(&stop_now).ok());
