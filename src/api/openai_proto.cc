@@ -19,7 +19,6 @@ using router::PromptLogprobs;
 using router::PromptProgress;
 using router::RequestTimings;
 using router::TokenOutput;
-using scheduler::FinishReason;
 using text::LossyUtf8;
 using text::TextOrBytes;
 
@@ -236,7 +235,7 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
     part->mutable_function()->set_name(delta.name);
     part->mutable_function()->set_arguments(delta.arguments);
   }
-  FillEnd(plan, {token.finish, StopReasonOf(plan, token)}, choice);
+  FillEnd(plan, EndOf(plan, token, text), choice);
   if (plan.logprobs && token.has_logprob) {
     AddChatToken(plan, {token.token, token.logprob, *token.top_logprobs, text.offset},
                  choice->mutable_logprobs());
@@ -252,13 +251,13 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
   choice->set_index(token.choice);
   if (token.index == 0) choice->set_text(plan.PromptOf(token.choice).echo_text);
   if (plan.echo_alone) {
-    FillEnd(plan, {FinishReason::kLength, {}}, choice);
+    FillEnd(plan, EndOf(plan, token, text), choice);
     TokenOutput none;
     none.arrived_us = token.arrived_us;
     return FillChunkFields(plan, none, out);
   }
   choice->mutable_text()->append(text.content);
-  FillEnd(plan, {token.finish, StopReasonOf(plan, token)}, choice);
+  FillEnd(plan, EndOf(plan, token, text), choice);
   if (plan.logprobs && token.has_logprob) {
     AddCompletionToken(plan, {token.token, token.logprob, *token.top_logprobs, text.offset},
                        choice->mutable_logprobs());

@@ -116,6 +116,28 @@ TEST_F(GrpcAnswerTest, ThoughtsStayInTheContentWhereTheRouterSaysSo) {
   EXPECT_EQ(response.choices(0).message().content(), "Yes.");
 }
 
+TEST_F(GrpcAnswerTest, BothKindsOfCallsSayThatTheModelCalls) {
+  JoinPair(R"(.</think>{"name":"f","arguments":{}}!)");
+  v1::ChatCompletionRequest request = Chat(60);
+  request.add_tools()->mutable_function()->set_name("f");
+  request.add_stop_token_ids('!');
+  const auto expect_end = [&](const std::string& finish) {
+    grpc::ClientContext context;
+    v1::ChatCompletionResponse whole;
+    const grpc::Status made = chat_->ChatCompletion(&context, request, &whole);
+    ASSERT_TRUE(made.ok()) << made.error_message();
+    ASSERT_EQ(whole.choices(0).message().tool_calls_size(), 1) << whole.DebugString();
+    EXPECT_EQ(whole.choices(0).finish_reason(), finish);
+    grpc::Status status;
+    const auto chunks = Stream(request, &status);
+    ASSERT_TRUE(status.ok() && !chunks.empty()) << status.error_message();
+    EXPECT_EQ(chunks.back().choices(0).finish_reason(), finish);
+  };
+  expect_end("tool_calls");
+  request.add_stop("}");  // the call has no end
+  expect_end("stop");
+}
+
 TEST_F(GrpcAnswerTest, VariablesThatTheTemplateDoesNotReadAreNamed) {
   JoinPair();
   v1::ChatCompletionRequest request = Chat(2);
