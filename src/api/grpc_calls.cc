@@ -217,8 +217,9 @@ void GenerateCall::Run(const google::protobuf::Message& message, const Arrival& 
   if (built.request.key == nullptr) name_.Tell(plan_.request_id);
   BeginAnswer(built.num_computed());
   const std::shared_ptr<GenerateCall> self = self_;
-  SubmitAnswer(parts_.submitter, std::move(built.request), std::move(built.others),
-               Metered(std::move(place), self), cancellation_);
+  auto sink = Metered(std::move(place), built.request.has_tokens(), self);
+  SubmitAnswer(parts_.submitter, std::move(built.request), std::move(built.others), std::move(sink),
+               cancellation_);
 }
 
 void GenerateCall::Refuse(const RequestError& error, std::string_view request_id) {

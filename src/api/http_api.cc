@@ -555,8 +555,9 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
     whole->CancelBy(cancellation);
     sink = std::move(whole);
   }
-  if (!SubmitAnswer(submitter_, std::move(built.request), std::move(built.others),
-                    Metered(std::move(place), std::move(sink)), cancellation)) {
+  sink = Metered(std::move(place), built.request.has_tokens(), std::move(sink));
+  if (!SubmitAnswer(submitter_, std::move(built.request), std::move(built.others), std::move(sink),
+                    cancellation)) {
     return;
   }
   exchange.responder->OnClosed([submitter = submitter_, cancellation](HttpClientGone how) {

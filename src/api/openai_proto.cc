@@ -145,9 +145,8 @@ void FillEnd(const AnswerPlan& plan, const ChoiceEnd& end, Choice* out) {
 }
 
 template <typename Response>
-void FillAccount(const AnswerPlan& plan, const AnswerCollector& answer,
-                 const GenerateResult& result, Response* out) {
-  FillUsage(plan, result, answer.num_reasoning_tokens(), out->mutable_usage());
+void FillAccount(const AnswerCollector& answer, const GenerateResult& result, Response* out) {
+  FillUsage(result, answer.num_reasoning_tokens(), out->mutable_usage());
   FillTimings(result.timings, out->mutable_timings());
 }
 
@@ -178,7 +177,7 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
     }
   }
   AddPromptLogprobs(plan, 0, answer.PromptLogOf(0), out);
-  FillAccount(plan, answer, result, out);
+  FillAccount(answer, result, out);
 }
 
 void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
@@ -204,7 +203,7 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
       AddCompletionToken(plan, token, filled->mutable_logprobs());
     }
   }
-  FillAccount(plan, answer, result, out);
+  FillAccount(answer, result, out);
 }
 
 void FillPromptLog(const AnswerPlan& plan, uint32_t prompt, const PromptLogprobs* log,
@@ -290,12 +289,10 @@ void FillProgress(const AnswerPlan& plan, uint32_t choice, const PromptProgress&
   FillProgressChunk(plan, "text_completion", choice, progress, out);
 }
 
-void FillUsage(const AnswerPlan& plan, const GenerateResult& result, uint32_t num_reasoning_tokens,
-               v1::Usage* out) {
-  const uint32_t num_sampled = plan.echo_alone ? 0 : result.num_completion_tokens;
+void FillUsage(const GenerateResult& result, uint32_t num_reasoning_tokens, v1::Usage* out) {
   out->set_prompt_tokens(result.num_prompt_tokens);
-  out->set_completion_tokens(num_sampled);
-  out->set_total_tokens(result.num_prompt_tokens + num_sampled);
+  out->set_completion_tokens(result.num_completion_tokens);
+  out->set_total_tokens(result.num_prompt_tokens + result.num_completion_tokens);
   out->mutable_prompt_tokens_details()->set_cached_tokens(result.timings.cached_tokens);
   out->mutable_completion_tokens_details()->set_reasoning_tokens(num_reasoning_tokens);
 }
