@@ -17,10 +17,13 @@ using GrpcAnswerTest = RouterProcessTest;
 // Also calls that are refused before there is a request have a name.
 TEST_F(GrpcAnswerTest, RefusalsCarryTheRequestId) {
   JoinPair();
-  const auto id_of = [](grpc::ClientContext& context) {
+  const auto value_of = [](grpc::ClientContext& context, const char* key) {
     const auto& initial = context.GetServerInitialMetadata();
-    const auto it = initial.find("x-request-id");
+    const auto it = initial.find(key);
     return it == initial.end() ? "" : std::string(it->second.data(), it->second.size());
+  };
+  const auto id_of = [&](grpc::ClientContext& context) {
+    return value_of(context, "x-request-id");
   };
   v1::ChatCompletionRequest out_of_range = Chat(2);
   out_of_range.set_temperature(101);
@@ -46,6 +49,8 @@ TEST_F(GrpcAnswerTest, RefusalsCarryTheRequestId) {
     for (grpc::ClientContext* each : {&context, &stream_context}) {
       const std::string id = id_of(*each);
       EXPECT_TRUE(c.expected.empty() ? id.size() == 32 : id == c.expected) << id;
+      EXPECT_EQ(value_of(*each, "x-baton-ignored-fields"),
+                c.expected.empty() ? "x-request-id" : "");
     }
   }
   grpc::ClientContext context;
