@@ -24,7 +24,7 @@ AnswerCollector::AnswerCollector(const AnswerPlan& plan, uint32_t num_choices)
 bool AnswerCollector::Add(const TokenOutput& token) {
   if (failure_) return true;
   if (plan_.echo_alone && plan_.logs_prompt()) {
-    choices_[token.choice].end = {FinishReason::kLength, {}};
+    choices_[token.choice].end = EndOf(plan_, token, {});
     return true;
   }
   RequestError error;
@@ -52,8 +52,7 @@ bool AnswerCollector::Add(const TokenOutput& token) {
   ++choice.num_tokens;
   choice.sum_logprob += token.logprob;
   if (token.finish != FinishReason::kNone) {
-    choice.end = {token.finish, StopReasonOf(plan_, token)};
-    choice.end.has_calls = text.has_calls;
+    choice.end = EndOf(plan_, token, text);
   }
   return true;
 }

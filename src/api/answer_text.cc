@@ -16,6 +16,16 @@ using text::Tokenizer;
 using text::ToolParser;
 using text::ToolParts;
 
+namespace {
+
+// Whether the choice ended before the model had ended it.
+bool IsCut(const AnswerPlan& plan, const TokenOutput& token) {
+  if (token.finish == FinishReason::kLength) return true;
+  return !std::holds_alternative<std::monostate>(StopReasonOf(plan, token));
+}
+
+}  // namespace
+
 AnswerText::AnswerText(const AnswerPlan& plan, uint32_t num_choices)
     : plan_(plan), choices_(num_choices) {
   const size_t num_of_prompt = num_choices / plan.prompts.size();
@@ -69,12 +79,14 @@ void AnswerText::Split(const TokenOutput& token, Choice* choice, TokenText* text
 void AnswerText::ReadCalls(const TokenOutput& token, Choice* choice, TokenText* text) {
   ToolParser& parser = *choice->parser;
   tool_parts_ = parser.Push(text->content);
+  const bool is_cut = IsCut(plan_, token);
+  const bool is_call_cut = is_cut && parser.in_call();  // Flush leaves the call
   if (token.finish != FinishReason::kNone) {
-    ToolParts rest = parser.Flush();
+    ToolParts rest = parser.Flush(is_cut);
     tool_parts_.reasoning += rest.reasoning;
     // Where a call is demanded, what was held back is the beginning of a call that was cut.
-    const bool is_cut = plan_.tools->demands_call && token.finish == FinishReason::kLength;
-    if (!is_cut) tool_parts_.content += rest.content;
+    const bool drops_rest = plan_.tools->demands_call && is_cut;
+    if (!drops_rest) tool_parts_.content += rest.content;
     for (CallPiece& piece : rest.calls) tool_parts_.calls.push_back(std::move(piece));
   }
   if (plan_.has_channels() && plan_.splits_reasoning) {
@@ -97,7 +109,7 @@ void AnswerText::ReadCalls(const TokenOutput& token, Choice* choice, TokenText* 
     delta.id = ToolCallId(plan_.id, token.choice, delta.index, plan_.tools->id_style);
   }
   if (token.finish != FinishReason::kNone) {
-    choice->tally->End(/*is_cut=*/token.finish == FinishReason::kLength);
+    text->is_call_cut = choice->tally->End(is_call_cut) == CallResult::kCut;
   }
   text->tool_calls = deltas_;
   text->in_call = parser.in_call();
@@ -128,9 +140,17 @@ bool IsCutShort(const AnswerPlan& plan, const ChoiceEnd& end) {
   return plan.is_constrained && end.finish == scheduler::FinishReason::kLength;
 }
 
+ChoiceEnd EndOf(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text) {
+  if (plan.echo_alone) return {.finish = FinishReason::kLength};
+  return {.finish = token.finish,
+          .stop_reason = StopReasonOf(plan, token),
+          .num_tokens = token.index + 1,
+          .has_calls = text.has_calls,
+          .is_call_cut = text.is_call_cut};
+}
+
 std::string_view FinishName(const ChoiceEnd& end) {
-  const bool calls = end.has_calls && end.finish == FinishReason::kStop;
-  return calls ? "tool_calls" : FinishName(end.finish);
+  return end.awaits_results() ? "tool_calls" : FinishName(end.finish);
 }
 
 std::string_view FinishName(FinishReason finish) {

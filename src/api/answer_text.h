@@ -31,6 +31,7 @@ struct TokenText {
   bool in_reasoning = false;  // the choice has not left its thoughts
   bool in_call = false;       // the choice is within a call, whose text is no content
   bool has_calls = false;     // the choice has called a function
+  bool is_call_cut = false;   // of the last token: the choice ended within its last call
   uint32_t offset = 0;        // code points of the tokens before this one, held back or not
 };
 
@@ -79,9 +80,17 @@ StopReason StopReasonOf(const AnswerPlan& plan, const router::TokenOutput& token
 struct ChoiceEnd {
   scheduler::FinishReason finish = scheduler::FinishReason::kNone;
   StopReason stop_reason;
-  uint32_t num_tokens = 0;  // sampled by the choice; of a stream's end
-  bool has_calls = false;   // the choice has called a function
+  uint32_t num_tokens = 0;   // sampled by the choice
+  bool has_calls = false;    // the choice has called a function
+  bool is_call_cut = false;  // a length or a stop of the request ended the last call
+
+  // The choice ended outside of a call, and the client is to answer its calls.
+  bool awaits_results() const {
+    return has_calls && !is_call_cut && finish == scheduler::FinishReason::kStop;
+  }
 };
+// The end of the choice that `token` belongs to. Before its last token `finish` is kNone.
+ChoiceEnd EndOf(const AnswerPlan& plan, const router::TokenOutput& token, const TokenText& text);
 
 // incomplete_details.reason of a choice that the length cut.
 inline constexpr std::string_view kCutByLength = "max_output_tokens";
@@ -93,7 +102,7 @@ uint32_t CountCodePoints(std::string_view text);
 
 // "stop", "length"; "" for kNone.
 std::string_view FinishName(scheduler::FinishReason finish);
-// As above, and "tool_calls" where a choice that called a function ended by itself.
+// As above, and "tool_calls" where the choice awaits results.
 std::string_view FinishName(const ChoiceEnd& end);
 
 }  // namespace baton::api

@@ -333,6 +333,7 @@ bool SetPromptLog(const ApiParams& params, BuiltRequest* built, RequestError* er
                               plan.stream ? "a whole answer or " : ""));
     }
     plan.prompts[i].tokens = request.prompt;
+    request.echoes_alone = plan.echo_alone;
     request.fields.prompt_logprobs = field;
     request.sampling.max_tokens = std::max(request.sampling.max_tokens, 1u);
     // The first token has none.

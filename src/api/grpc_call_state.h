@@ -4,7 +4,10 @@
 #define BATON_API_GRPC_CALL_STATE_H_
 
 #include <cstddef>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "grpcpp/grpcpp.h"
 
@@ -13,8 +16,10 @@
 namespace baton::api {
 
 // Names the call in the initial metadata: every answer, a refusal too, has `x-request-id`. `known`:
-// the request's name; "" = the client's from the metadata if it is usable, else a new one.
-void AddRequestId(std::string_view known, grpc::CallbackServerContext* context);
+// the request's name; "" = the client's from the metadata if it is usable, else a new one. Fields
+// that nothing read stand in `x-baton-ignored-fields`: `ignored`, and a name that is not usable.
+void AddRequestId(std::string_view known, std::vector<std::string> ignored,
+                  grpc::CallbackServerContext* context);
 
 // The largest metadata of a call that is answered: the client's own and 4 KiB of its
 // library's.
@@ -32,14 +37,17 @@ class CallName {
  public:
   explicit CallName(grpc::CallbackServerContext* context) : context_(context) {}
 
+  // Fields that nothing read, for Tell.
+  void Ignore(std::vector<std::string> fields) { ignored_ = std::move(fields); }
   // As AddRequestId; only the first call counts.
   void Tell(std::string_view known) {
-    if (!told_) AddRequestId(known, context_);
+    if (!told_) AddRequestId(known, std::move(ignored_), context_);
     told_ = true;
   }
 
  private:
   grpc::CallbackServerContext* const context_;
+  std::vector<std::string> ignored_;
   bool told_ = false;
 };
 

@@ -1,5 +1,6 @@
 #include "src/api/grpc_calls.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "src/api/error_details.h"
 #include "src/api/idempotency_key.h"
 #include "src/api/prompt_fan_in.h"
+#include "src/api/read_json.h"
 #include "src/api/schema.h"
 #include "src/base/clock.h"
 #include "src/base/limits.h"
@@ -147,11 +149,19 @@ bool MetadataFits(const grpc::CallbackServerContext& context) {
   return num_bytes <= kMaxMetadataBytes;
 }
 
-void AddRequestId(std::string_view known, grpc::CallbackServerContext* context) {
-  std::string name(known);
-  if (name.empty()) name = GivenRequestId(*context);
+void AddRequestId(std::string_view known, std::vector<std::string> ignored,
+                  grpc::CallbackServerContext* context) {
+  const std::string given = GivenRequestId(*context);
+  std::string name = known.empty() ? given : std::string(known);
   if (!IsUsableRequestId(name)) name = RandomRequestUid().ToHex();
   context->AddInitialMetadata("x-request-id", name);
+  if (!given.empty() && !IsUsableRequestId(given)) {
+    ignored.resize(std::min(ignored.size(), kMaxIgnoredNames - 1));
+    ignored.emplace(ignored.begin(), "x-request-id");
+  }
+  if (ignored.empty()) return;
+  context->AddInitialMetadata("x-baton-ignored-fields",
+                              fmt::format("{}", fmt::join(ignored, ", ")));
 }
 
 void GenerateCall::Begin(std::shared_ptr<GenerateCall> self,
@@ -208,17 +218,15 @@ void GenerateCall::Run(const google::protobuf::Message& message, const Arrival& 
     return Refuse(error, built.plan.request_id);
   }
   SetKv(tenant_, &built);
-  if (!built.unread.empty()) {
-    context_->AddInitialMetadata("x-baton-ignored-fields",
-                                 fmt::format("{}", fmt::join(built.unread, ", ")));
-  }
+  name_.Ignore(std::move(built.unread));
   if (!built.warnings.empty()) context_->AddInitialMetadata("x-baton-warnings", built.warnings);
   plan_ = std::move(built.plan);
   if (built.request.key == nullptr) name_.Tell(plan_.request_id);
   BeginAnswer(built.num_computed());
   const std::shared_ptr<GenerateCall> self = self_;
-  SubmitAnswer(parts_.submitter, std::move(built.request), std::move(built.others),
-               Metered(std::move(place), self), cancellation_);
+  auto sink = Metered(std::move(place), built.request.has_tokens(), self);
+  SubmitAnswer(parts_.submitter, std::move(built.request), std::move(built.others), std::move(sink),
+               cancellation_);
 }
 
 void GenerateCall::Refuse(const RequestError& error, std::string_view request_id) {

@@ -84,7 +84,7 @@ class ModelCall final : public grpc::ServerUnaryReactor {
   // Owns itself until OnDone, which follows End.
   ModelCall(const ApiParts& parts, grpc::CallbackServerContext* context)
       : end_limit_(context, parts.slow_client_us) {
-    AddRequestId("", context);
+    AddRequestId("", {}, context);
   }
 
   // `num_bytes`: of the answer's message.

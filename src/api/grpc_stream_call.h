@@ -86,7 +86,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
       const size_t prompt = last_chunk_.choices(0).index() / plan_.num_choices;
       FillPromptTimings(result.prompts[prompt], &last_chunk_);
     }
-    FillUsage(plan_, result, texts_->num_reasoning_tokens(), last_chunk_.mutable_usage());
+    FillUsage(result, texts_->num_reasoning_tokens(), last_chunk_.mutable_usage());
     FillTimings(result.timings, last_chunk_.mutable_timings());
     Push(std::move(last_chunk_));
     End(grpc::Status::OK);

@@ -87,6 +87,9 @@ std::string RequestIdFor(std::string_view given) {
   return IsUsableRequestId(given) ? std::string(given) : RandomRequestUid().ToHex();
 }
 
+// A name that was given and cannot be used: the answer has a new one, and says so.
+bool IsUnusable(std::string_view given) { return !given.empty() && !IsUsableRequestId(given); }
+
 // Ids of the client's span; none when there is not exactly one that is well formed.
 SpanIds TraceOf(const HttpHeaders& headers) {
   constexpr std::string_view kName = "traceparent";
@@ -133,8 +136,10 @@ HttpErrorFormatter HttpApi::AsErrorFormatter() {
     const RequestError error = ServerError(refusal);
     submitter->CountAnswered(refusal.status);  // 417 and 505 have the error code of 501
     const Surface& surface = *SurfaceOf(refusal.path);
+    std::vector<std::string> ignored;
+    if (IsUnusable(request_id)) ignored.emplace_back(kRequestIdField);
     HttpResponse response =
-        ErrorResponse(surface, error, AnswerHeaders(surface, RequestIdFor(request_id), {}));
+        ErrorResponse(surface, error, AnswerHeaders(surface, RequestIdFor(request_id), ignored));
     response.status = refusal.status;
     return response;
   };
@@ -234,11 +239,12 @@ const Surface* HttpApi::SurfaceOf(std::string_view path) {
 }
 
 void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-  Exchange exchange{std::move(request), std::move(responder), {}, {}, &kChatSurface, nullptr, {}};
+  Exchange exchange{.request = std::move(request), .responder = std::move(responder)};
   exchange.arrival.now_us = clock_.NowUs();
   exchange.arrival.wall_unix_ms = clock_.WallUnixMs();
-  exchange.arrival.request_id =
-      RequestIdFor(exchange.request.headers.Find(kRequestIdField).value_or(""));
+  const std::string_view id = exchange.request.headers.Find(kRequestIdField).value_or("");
+  exchange.arrival.request_id = RequestIdFor(id);
+  exchange.lost_its_id = IsUnusable(id);
   exchange.arrival.trace = TraceOf(exchange.request.headers);
 
   std::string_view method = exchange.request.method;
@@ -295,10 +301,17 @@ void HttpApi::RefusePath(Exchange& exchange, const ApiPath* known) {
   exchange.responder->Respond(std::move(response));
 }
 
+HttpHeaders HttpApi::HeadersOf(const Exchange& exchange, std::vector<std::string> ignored) {
+  if (exchange.lost_its_id) {
+    ignored.resize(std::min(ignored.size(), kMaxIgnoredNames - 1));
+    ignored.emplace(ignored.begin(), kRequestIdField);
+  }
+  return AnswerHeaders(*exchange.surface, exchange.arrival.request_id, ignored);
+}
+
 void HttpApi::Send(Exchange& exchange, std::string body, std::string_view content_type) {
   HttpResponse response;
-  response.headers =
-      AnswerHeaders(*exchange.surface, exchange.arrival.request_id, exchange.ignored);
+  response.headers = HeadersOf(exchange, exchange.ignored);
   response.headers.Set("Content-Type", content_type);
   AddRateFields(exchange.tenant, clock_, &response.headers);
   response.body = std::move(body);
@@ -313,7 +326,7 @@ void HttpApi::Refuse(Exchange& exchange, const RequestError& error) {
 }
 
 HttpResponse HttpApi::ErrorOf(const Exchange& exchange, const RequestError& error) const {
-  HttpHeaders headers = AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {});
+  HttpHeaders headers = HeadersOf(exchange);
   AddRateFields(exchange.tenant, clock_, &headers);
   return ErrorResponse(*exchange.surface, error, std::move(headers));
 }
@@ -363,7 +376,7 @@ void HttpApi::GetRoot(Exchange& exchange) {
   if (!parts_.serves_ui) return Refuse(exchange, NoPage());
   HttpResponse response;
   response.status = exchange.request.method == "HEAD" ? 200 : 302;
-  response.headers = AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {});
+  response.headers = HeadersOf(exchange);
   if (response.status == 302) response.headers.Set("Location", "/ui");
   exchange.responder->Respond(std::move(response));
 }
@@ -371,7 +384,7 @@ void HttpApi::GetRoot(Exchange& exchange) {
 void HttpApi::GetChatPage(Exchange& exchange) {
   if (!parts_.serves_ui) return Refuse(exchange, NoPage());
   HttpResponse response;
-  response.headers = AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {});
+  response.headers = HeadersOf(exchange);
   response.headers.Set("Content-Type", "text/html; charset=utf-8");
   const std::string nonce = RandomRequestUid().ToHex();
   response.headers.Set("Content-Security-Policy", ChatPagePolicy(nonce));
@@ -383,7 +396,7 @@ void HttpApi::GetChatPage(Exchange& exchange) {
 }
 
 void HttpApi::GetClusterEvents(Exchange& exchange) {
-  HttpHeaders headers = AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {});
+  HttpHeaders headers = HeadersOf(exchange);
   if (exchange.request.method == "HEAD") return Send(exchange, "", "text/event-stream");
   if (parts_.events == nullptr) return Refuse(exchange, ApiStops());
   switch (parts_.events->Add(std::move(headers), exchange.responder)) {
@@ -482,13 +495,6 @@ std::vector<std::string> NamedBy(const Surface& surface, std::vector<std::string
   return fields;
 }
 
-// A request id that cannot be used: the answer has a new one, and says so.
-void NameUnusableId(const http::HttpHeaders& headers, std::vector<std::string>* ignored) {
-  const auto id = headers.Find(kRequestIdField);
-  if (!id.has_value() || id->empty() || IsUsableRequestId(*id)) return;
-  if (ignored->size() < kMaxIgnoredNames) ignored->emplace_back(kRequestIdField);
-}
-
 // How the surface and the flags have answers.
 void SetForm(const Surface& surface, const ApiParts& parts, Arrival* arrival) {
   arrival->endpoint = surface.endpoint;
@@ -511,7 +517,6 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
     // The reader of a body does not know the names of models, and a refused "" should list them.
     return Refuse(exchange, error.code == ErrorCode::kModelNotFound ? UnknownModel() : error);
   }
-  NameUnusableId(exchange.request.headers, &asked.ignored);
   // A refusal from here on carries the name that an answer would.
   const std::string& id = asked.params.request_id;
   if (IsUsableRequestId(id)) exchange.arrival.request_id = id;
@@ -536,7 +541,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   }
   SetKv(exchange.tenant, &built);
   AddUnread(NamedBy(surface, std::move(built.unread)), &asked.ignored);
-  HttpHeaders headers = AnswerHeaders(surface, built.plan.request_id, asked.ignored);
+  HttpHeaders headers = HeadersOf(exchange, std::move(asked.ignored));
   if (!built.warnings.empty()) headers.Set("X-Baton-Warnings", built.warnings);
   AddRateFields(exchange.tenant, clock_, &headers);
   const bool streams = built.plan.stream;
@@ -555,8 +560,9 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
     whole->CancelBy(cancellation);
     sink = std::move(whole);
   }
-  if (!SubmitAnswer(submitter_, std::move(built.request), std::move(built.others),
-                    Metered(std::move(place), std::move(sink)), cancellation)) {
+  sink = Metered(std::move(place), built.request.has_tokens(), std::move(sink));
+  if (!SubmitAnswer(submitter_, std::move(built.request), std::move(built.others), std::move(sink),
+                    cancellation)) {
     return;
   }
   exchange.responder->OnClosed([submitter = submitter_, cancellation](HttpClientGone how) {

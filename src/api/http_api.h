@@ -49,6 +49,7 @@ class HttpApi {
     const Surface* surface = nullptr;  // whose form answers and errors have
     Tenant tenant;                     // of its API key; null: none is asked for
     std::string stream;                // the name of an answer that can be resumed; "" = another
+    bool lost_its_id = false;          // its X-Request-Id could not be used
   };
   using PostHandler = void (HttpApi::*)(Exchange& exchange, const JsonValue& body);
   // The handler of a route.
@@ -103,6 +104,9 @@ class HttpApi {
 
   void Refuse(Exchange& exchange, const router::RequestError& error);
   router::RequestError UnknownModel() const;
+  // The header fields of every answer; `ignored`: fields of the request that nothing read.
+  static http::HttpHeaders HeadersOf(const Exchange& exchange,
+                                     std::vector<std::string> ignored = {});
   // An error as a whole answer in the exchange's form.
   http::HttpResponse ErrorOf(const Exchange& exchange, const router::RequestError& error) const;
   void Send(Exchange& exchange, std::string body, std::string_view content_type);

@@ -86,7 +86,7 @@ void HttpApi::GetStream(Exchange& exchange) {
   }
   // A look at the header takes the stream from nobody.
   if (exchange.request.method == "HEAD") return Send(exchange, "", stream->content_type());
-  HttpHeaders headers = AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {});
+  HttpHeaders headers = HeadersOf(exchange);
   AddRateFields(exchange.tenant, clock_, &headers);
   headers.Set("Cache-Control", "no-cache");
   headers.Set("X-Accel-Buffering", "no");  // nginx and its kin would collect events

@@ -189,9 +189,7 @@ void HttpStreamSink::OnToken(const TokenOutput& token) {
   Name(begin, /*is_token=*/true, &events);
   const size_t end = events.size();
   if (token.finish != FinishReason::kNone) {
-    ChoiceEnd choice_end{token.finish, StopReasonOf(plan(), token), token.index + 1};
-    choice_end.has_calls = text.has_calls;
-    if (plan().echo_alone) choice_end = {FinishReason::kLength, {}, 0};
+    ChoiceEnd choice_end = EndOf(plan(), token, text);
     if (token.is_last) {
       last_end_ = LastEnd{token.choice, std::move(choice_end)};
     } else {

@@ -83,8 +83,11 @@ RequestError KeyError(std::string sentence) {
 // Counts what an answer takes on its way to the client's sink.
 class MeteredSink final : public AnswerSink {
  public:
-  MeteredSink(TenantPlace place, std::shared_ptr<AnswerSink> sink)
-      : tenant_(place.tenant()), place_(std::move(place)), sink_(std::move(sink)) {}
+  MeteredSink(TenantPlace place, bool has_tokens, std::shared_ptr<AnswerSink> sink)
+      : tenant_(place.tenant()),
+        has_tokens_(has_tokens),
+        place_(std::move(place)),
+        sink_(std::move(sink)) {}
   ~MeteredSink() override {
     place_.End(num_tokens_);
     Count(HttpStatusOf(ErrorCode::kCancelled));  // of what nobody answered
@@ -104,7 +107,7 @@ class MeteredSink final : public AnswerSink {
     sink_->OnEmbeddedPrompt(prompt, std::move(embedding));
   }
   void OnToken(const TokenOutput& token) override {
-    ++num_tokens_;
+    if (has_tokens_) ++num_tokens_;
     sink_->OnToken(token);
   }
   // The place is free before the client knows that its answer is whole: its next request finds it.
@@ -131,6 +134,7 @@ class MeteredSink final : public AnswerSink {
   }
 
   const Tenant tenant_;
+  const bool has_tokens_;
   bool is_counted_ = false;
   TenantPlace place_;
   const std::shared_ptr<AnswerSink> sink_;
@@ -253,9 +257,10 @@ void TenantPlace::End(uint64_t num_answer_tokens) {
   tenant_.reset();
 }
 
-std::shared_ptr<AnswerSink> Metered(TenantPlace place, std::shared_ptr<AnswerSink> sink) {
+std::shared_ptr<AnswerSink> Metered(TenantPlace place, bool has_tokens,
+                                    std::shared_ptr<AnswerSink> sink) {
   if (!place.is_taken()) return sink;
-  return std::make_shared<MeteredSink>(std::move(place), std::move(sink));
+  return std::make_shared<MeteredSink>(std::move(place), has_tokens, std::move(sink));
 }
 
 }  // namespace baton::api

@@ -73,8 +73,9 @@ class TenantPlace {
 };
 
 // `sink`, or where `place` is taken a sink before it that counts what the answer takes, and the
-// answer itself.
-std::shared_ptr<AnswerSink> Metered(TenantPlace place, std::shared_ptr<AnswerSink> sink);
+// answer itself. `has_tokens`: of its requests.
+std::shared_ptr<AnswerSink> Metered(TenantPlace place, bool has_tokens,
+                                    std::shared_ptr<AnswerSink> sink);
 
 }  // namespace baton::api
 

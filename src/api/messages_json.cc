@@ -91,7 +91,7 @@ void WriteStop(const MessagesForm& form, const ChoiceEnd& end, uint32_t num_toke
     reason = num_tokens < form.max_tokens ? "model_context_window_exceeded" : "max_tokens";
   } else if (sequence != nullptr) {
     reason = "stop_sequence";
-  } else if (end.has_calls) {
+  } else if (end.awaits_results()) {
     reason = "tool_use";
   }
   json->Key("stop_reason").String(reason).Key("stop_sequence");
@@ -199,7 +199,6 @@ void MessagesWriter::Enter(Block block, std::string* out) {
 void MessagesWriter::OpenCall(const ToolCallDelta& call, std::string* out) {
   CloseBlock(out);
   block_ = Block::kToolUse;
-  has_calls_ = true;
   JsonWriter json = BeginEvent("content_block_start");
   json.Key("index").Uint(num_blocks_++).Key("content_block").BeginObject();
   WriteCall(call.id, call.name, &json);
@@ -240,7 +239,6 @@ void MessagesWriter::EndChoice(uint32_t /*choice*/, const ChoiceEnd& end,
                                const GenerateResult* /*result*/, std::string* out) {
   CloseBlock(out);
   end_ = end;
-  end_.has_calls = has_calls_;
 }
 
 void MessagesWriter::Finish(const GenerateResult& result, uint32_t num_reasoning_tokens,
@@ -284,9 +282,7 @@ std::unique_ptr<WholeAnswer> MessagesWriter::Whole(const AnswerCollector& answer
     json.EndObject();
   }
   json.EndArray();
-  ChoiceEnd end = choice.end;
-  end.has_calls = !choice.tool_calls.empty();
-  WriteStop(form_, end, choice.num_tokens, &json);
+  WriteStop(form_, choice.end, choice.num_tokens, &json);
   WriteFinalUsage(plan(), result, answer.num_reasoning_tokens(), &json);
   WriteTimings(result.timings, &json);
   json.EndObject();

@@ -56,8 +56,7 @@ class MessagesWriter final : public AnswerWriter {
   const MessagesForm form_;
   Block block_ = Block::kNone;
   uint32_t num_blocks_ = 0;  // opened so far
-  bool has_calls_ = false;
-  ChoiceEnd end_;  // set by EndChoice
+  ChoiceEnd end_;            // set by EndChoice
 };
 
 }  // namespace baton::api

@@ -48,13 +48,11 @@ void WriteChunkHead(const AnswerPlan& plan, JsonWriter* json) {
   WriteHead(plan, IsChat(plan) ? "chat.completion.chunk" : "text_completion", json);
 }
 
-void WriteUsage(const AnswerPlan& plan, const GenerateResult& result, uint32_t num_reasoning_tokens,
-                JsonWriter* json) {
+void WriteUsage(const GenerateResult& result, uint32_t num_reasoning_tokens, JsonWriter* json) {
   json->Key("usage").BeginObject();
-  const uint32_t num_sampled = plan.echo_alone ? 0 : result.num_completion_tokens;
   json->Key("prompt_tokens").Uint(result.num_prompt_tokens);
-  json->Key("completion_tokens").Uint(num_sampled);
-  json->Key("total_tokens").Uint(uint64_t{result.num_prompt_tokens} + num_sampled);
+  json->Key("completion_tokens").Uint(result.num_completion_tokens);
+  json->Key("total_tokens").Uint(uint64_t{result.num_prompt_tokens} + result.num_completion_tokens);
   json->Key("prompt_tokens_details").BeginObject();
   json->Key("cached_tokens").Uint(result.timings.cached_tokens);
   json->EndObject();
@@ -451,7 +449,7 @@ void AnswerPieces::Step() {
       if (IsChat(plan_) && plan_.prompt_logprobs.has_value()) BeginPromptLog();
       break;
     case Stage::kUsage:
-      WriteUsage(plan_, result_, answer_.num_reasoning_tokens(), &json_);
+      WriteUsage(result_, answer_.num_reasoning_tokens(), &json_);
       WriteTimings(result_.timings, &json_);
       json_.EndObject();
       stage_ = Stage::kDone;
@@ -662,7 +660,7 @@ std::string UsageChunk(const AnswerPlan& plan, const GenerateResult& result,
   json.BeginObject();
   WriteChunkHead(plan, &json);
   json.Key("choices").BeginArray().EndArray();
-  WriteUsage(plan, result, num_reasoning_tokens, &json);
+  WriteUsage(result, num_reasoning_tokens, &json);
   WriteTimings(result.timings, &json);
   json.EndObject();
   return json.Take();

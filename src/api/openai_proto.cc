@@ -19,7 +19,6 @@ using router::PromptLogprobs;
 using router::PromptProgress;
 using router::RequestTimings;
 using router::TokenOutput;
-using scheduler::FinishReason;
 using text::LossyUtf8;
 using text::TextOrBytes;
 
@@ -146,9 +145,8 @@ void FillEnd(const AnswerPlan& plan, const ChoiceEnd& end, Choice* out) {
 }
 
 template <typename Response>
-void FillAccount(const AnswerPlan& plan, const AnswerCollector& answer,
-                 const GenerateResult& result, Response* out) {
-  FillUsage(plan, result, answer.num_reasoning_tokens(), out->mutable_usage());
+void FillAccount(const AnswerCollector& answer, const GenerateResult& result, Response* out) {
+  FillUsage(result, answer.num_reasoning_tokens(), out->mutable_usage());
   FillTimings(result.timings, out->mutable_timings());
 }
 
@@ -179,7 +177,7 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
     }
   }
   AddPromptLogprobs(plan, 0, answer.PromptLogOf(0), out);
-  FillAccount(plan, answer, result, out);
+  FillAccount(answer, result, out);
 }
 
 void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
@@ -205,7 +203,7 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
       AddCompletionToken(plan, token, filled->mutable_logprobs());
     }
   }
-  FillAccount(plan, answer, result, out);
+  FillAccount(answer, result, out);
 }
 
 void FillPromptLog(const AnswerPlan& plan, uint32_t prompt, const PromptLogprobs* log,
@@ -236,7 +234,7 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
     part->mutable_function()->set_name(delta.name);
     part->mutable_function()->set_arguments(delta.arguments);
   }
-  FillEnd(plan, {token.finish, StopReasonOf(plan, token)}, choice);
+  FillEnd(plan, EndOf(plan, token, text), choice);
   if (plan.logprobs && token.has_logprob) {
     AddChatToken(plan, {token.token, token.logprob, *token.top_logprobs, text.offset},
                  choice->mutable_logprobs());
@@ -252,13 +250,13 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
   choice->set_index(token.choice);
   if (token.index == 0) choice->set_text(plan.PromptOf(token.choice).echo_text);
   if (plan.echo_alone) {
-    FillEnd(plan, {FinishReason::kLength, {}}, choice);
+    FillEnd(plan, EndOf(plan, token, text), choice);
     TokenOutput none;
     none.arrived_us = token.arrived_us;
     return FillChunkFields(plan, none, out);
   }
   choice->mutable_text()->append(text.content);
-  FillEnd(plan, {token.finish, StopReasonOf(plan, token)}, choice);
+  FillEnd(plan, EndOf(plan, token, text), choice);
   if (plan.logprobs && token.has_logprob) {
     AddCompletionToken(plan, {token.token, token.logprob, *token.top_logprobs, text.offset},
                        choice->mutable_logprobs());
@@ -291,12 +289,10 @@ void FillProgress(const AnswerPlan& plan, uint32_t choice, const PromptProgress&
   FillProgressChunk(plan, "text_completion", choice, progress, out);
 }
 
-void FillUsage(const AnswerPlan& plan, const GenerateResult& result, uint32_t num_reasoning_tokens,
-               v1::Usage* out) {
-  const uint32_t num_sampled = plan.echo_alone ? 0 : result.num_completion_tokens;
+void FillUsage(const GenerateResult& result, uint32_t num_reasoning_tokens, v1::Usage* out) {
   out->set_prompt_tokens(result.num_prompt_tokens);
-  out->set_completion_tokens(num_sampled);
-  out->set_total_tokens(result.num_prompt_tokens + num_sampled);
+  out->set_completion_tokens(result.num_completion_tokens);
+  out->set_total_tokens(result.num_prompt_tokens + result.num_completion_tokens);
   out->mutable_prompt_tokens_details()->set_cached_tokens(result.timings.cached_tokens);
   out->mutable_completion_tokens_details()->set_reasoning_tokens(num_reasoning_tokens);
 }

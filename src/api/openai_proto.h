@@ -43,8 +43,7 @@ void FillProgress(const AnswerPlan& plan, uint32_t choice, const router::PromptP
                   v1::CompletionChunk* out);
 
 // The parts of a stream's last chunk.
-void FillUsage(const AnswerPlan& plan, const router::GenerateResult& result,
-               uint32_t num_reasoning_tokens, v1::Usage* out);
+void FillUsage(const router::GenerateResult& result, uint32_t num_reasoning_tokens, v1::Usage* out);
 void FillTimings(const router::RequestTimings& timings, v1::Timings* out);
 // The timings of one of several prompts, in the chunk of its last token. A chat has one prompt.
 inline void FillPromptTimings(const router::RequestTimings& /*timings*/,

@@ -125,7 +125,17 @@ struct ResponseState {
   uint32_t num_reasoning_tokens = 0;
   const RequestError* error = nullptr;
   const TokenLog* tokens = nullptr;  // log-probabilities of the message; null = none
+  bool is_cut = false;               // the last item has no end
+
+  std::string_view StatusOfItem(const Item& item) const {
+    return is_cut && &item == &items.back() ? kIncomplete : kCompleted;
+  }
 };
+
+// Whether the last item has no end. A stop text may cut a call; a text that it ends is whole.
+bool IsLastItemCut(const ChoiceEnd& end) {
+  return end.finish == FinishReason::kLength || end.is_call_cut;
+}
 
 // Writes one response.
 class ResponseBody {
@@ -139,9 +149,7 @@ class ResponseBody {
     WriteEnd(state);
     json().Key("model").String(plan_.model->name()).Key("output").BeginArray();
     for (const Item& item : state.items) {
-      const bool is_last = &item == &state.items.back();
-      const bool is_cut = is_last && state.status != kCompleted;
-      WriteItem(item, is_cut ? kIncomplete : kCompleted, state.tokens, state.num_reasoning_tokens);
+      WriteItem(item, state.StatusOfItem(item), state.tokens, state.num_reasoning_tokens);
     }
     json().EndArray();
     if (state.result != nullptr) {
@@ -227,8 +235,10 @@ std::unique_ptr<WholeAnswer> WholeResponse(const AnswerPlan& plan, const AnswerC
     state.items.back().call_id = call.id;
     state.items.back().name = call.name;
   }
+  state.is_cut = IsLastItemCut(choice.end);
   for (const Item& item : state.items) {
-    if (kept != nullptr) kept->Put(item.id, ItemJson(plan, repeated, item, kCompleted));
+    const std::string_view status = state.StatusOfItem(item);
+    if (kept != nullptr) kept->Put(item.id, ItemJson(plan, repeated, item, status));
   }
   state.result = &result;
   state.num_reasoning_tokens = answer.num_reasoning_tokens();
@@ -270,15 +280,16 @@ class ResponsesWriter final : public AnswerWriter {
 
   void EndChoice(uint32_t /*choice*/, const ChoiceEnd& end, const GenerateResult* /*result*/,
                  std::string* /*out*/) override {
-    finish_ = end.finish;
+    end_ = end;
   }
 
   void Finish(const GenerateResult& result, uint32_t num_reasoning_tokens,
               std::string* out) override {
     if (items_.empty()) SwitchTo(ItemKind::kMessage, out);
-    const std::string_view status = StatusOf(finish_);
-    CloseItem(status, out);
+    CloseItem(IsLastItemCut(end_) ? kIncomplete : kCompleted, out);
+    const std::string_view status = StatusOf(end_.finish);
     ResponseState state{status, Items(), &result, num_reasoning_tokens};
+    state.is_cut = IsLastItemCut(end_);
     EmitResponse(status == kCompleted ? "response.completed" : "response.incomplete", state, out);
   }
 
@@ -289,6 +300,7 @@ class ResponsesWriter final : public AnswerWriter {
     NameAsResponses(&error);
     ResponseState state{kFailed, Items()};
     state.error = &error;
+    state.is_cut = true;
     EmitResponse("response.failed", state, out);
     JsonWriter json = Open("error");
     json.Key("code").String(ErrorNameOf(error.code)).Key("message").String(error.Message());
@@ -446,7 +458,7 @@ class ResponsesWriter final : public AnswerWriter {
   std::vector<BegunItem> items_;
   bool is_open_ = false;  // the last item has not ended
   uint64_t sequence_ = 0;
-  FinishReason finish_ = FinishReason::kNone;
+  ChoiceEnd end_;  // set by EndChoice
 };
 
 }  // namespace

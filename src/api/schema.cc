@@ -267,10 +267,11 @@ bool StoreInteger(const ParamRow& row, int64_t value, ApiParams* params, Request
 }
 
 bool StoreNumber(const ParamRow& row, double value, ApiParams* params, RequestError* error) {
-  // Workers compute in float: 1e-60 is above 0 here and 0 there, and they would refuse it.
-  const double stored = static_cast<float>(value);
-  if (!InRange(row, value) || !InRange(row, stored)) return OutOfRange(row, error);
-  params->*std::get<std::optional<double> ApiParams::*>(row.target) = value;
+  if (!InRange(row, value)) return OutOfRange(row, error);
+  // Workers compute in float, where 1e-60 is 0: what must be above 0 stays so.
+  constexpr double kLeast = std::numeric_limits<float>::min();
+  params->*std::get<std::optional<double> ApiParams::*>(row.target) =
+      row.min_exclusive ? std::max(value, row.min + kLeast) : value;
   return true;
 }
 

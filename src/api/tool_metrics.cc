@@ -19,7 +19,6 @@ ToolMetrics::ToolMetrics(obs::MetricsRegistry* registry) {
 }
 
 void CallTally::Add(const CallPiece& piece) {
-  if (metrics_ == nullptr) return;
   if (!piece.name.empty()) {
     End(/*is_cut=*/false);
     is_open_ = true;
@@ -27,13 +26,14 @@ void CallTally::Add(const CallPiece& piece) {
   arguments_ += piece.arguments;
 }
 
-void CallTally::End(bool is_cut) {
-  if (!is_open_) return;
+CallResult CallTally::End(bool is_cut) {
+  if (!is_open_) return CallResult::kOk;
   is_open_ = false;
   CallResult result = is_cut ? CallResult::kCut : CallResult::kMalformed;
   if (text::TypeOfJson(arguments_) == text::kJsonObject) result = CallResult::kOk;
-  metrics_->Count(style_, result);
+  if (metrics_ != nullptr) metrics_->Count(style_, result);
   arguments_.clear();
+  return result;
 }
 
 }  // namespace baton::api

@@ -19,7 +19,7 @@ namespace baton::api {
 enum class CallResult : uint8_t {
   kOk,         // its arguments are a JSON object
   kMalformed,  // they are not, and the model went on or ended by itself
-  kCut,        // the answer ended within them: its length, an error, or a client that left
+  kCut,        // the answer ended within them: a length, a stop, an error, or a client that left
 };
 inline constexpr std::array<std::string_view, 3> kCallResultNames = {"ok", "malformed", "cut"};
 
@@ -51,8 +51,9 @@ class CallTally {
   ~CallTally() { End(/*is_cut=*/true); }
 
   void Add(const text::CallPiece& piece);
-  // The choice has ended. `is_cut`: not by itself.
-  void End(bool is_cut);
+  // The choice has ended; `is_cut`: within a call, not by itself. How the last call ended; kOk
+  // without one.
+  CallResult End(bool is_cut);
 
  private:
   const ToolMetrics* const metrics_;

@@ -179,11 +179,13 @@ std::string_view WayOut(int status, const json& answer) {
 
 Status ServerError(const HttpClientResponse& response, const std::string& body) {
   const json answer = json::parse(body, nullptr, /*allow_exceptions=*/false);
-  const std::string message = ErrorText(answer);
+  std::string message = ErrorText(answer);
+  const std::string_view way_out = WayOut(response.status, answer);
+  if (!way_out.empty() && message.ends_with('.')) message.pop_back();  // the sentence goes on
   std::string page = LossyUtf8(std::string_view(body).substr(0, kMaxForeignBytes));
   absl::StripAsciiWhitespace(&page);
   return Unavailable("the server answered {}: {}{}", response.status,
-                     message.empty() ? Printable(page) : message, WayOut(response.status, answer));
+                     message.empty() ? Printable(page) : message, way_out);
 }
 
 // An error of the connection, with what to do where no server is.

@@ -266,11 +266,15 @@ std::string FlagSet::HintFor(const std::string& name) const {
   return foreign.empty() ? "" : ": " + hints_.at(foreign);
 }
 
-// True when the flag is among the arguments, with its value in the same one or in the next.
-bool IsGiven(const std::vector<std::string>& args, const std::string& flag) {
-  return std::any_of(args.begin(), args.end(), [&flag](const std::string& arg) {
+// How often the flag is among the arguments, with its value in the same one or in the next.
+int64_t TimesGiven(const std::vector<std::string>& args, const std::string& flag) {
+  return std::count_if(args.begin(), args.end(), [&flag](const std::string& arg) {
     return arg == flag || arg.starts_with(flag + "=");
   });
+}
+
+bool IsGiven(const std::vector<std::string>& args, const std::string& flag) {
+  return TimesGiven(args, flag) > 0;
 }
 
 // The words that a switch takes on the command line and in the file; nothing for any other.
@@ -340,6 +344,9 @@ Status FlagSet::TakeKey(const YAML::Node& name, const YAML::Node& value,
 
 // The file's keys as arguments in front of the command line's own.
 StatusOr<std::vector<std::string>> FlagSet::WithConfigFile(const std::vector<std::string>& args) {
+  if (TimesGiven(args, std::string(kConfigFlag)) > 1) {
+    return InvalidArgument("--config is given more than once; give one file with all keys");
+  }
   const std::string path = ConfigFileOf(args);
   if (path.empty()) {
     const bool is_named = IsGiven(args, std::string(kConfigFlag));

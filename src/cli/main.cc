@@ -26,7 +26,7 @@ void PrintUsage(std::FILE* out) {
   for (const baton::cli::Command& command : baton::cli::Commands()) {
     baton::Print(out, "  {:<10} {}\n", command.name, command.about);
   }
-  baton::Print(out, "\n`baton SUBCOMMAND --help` lists the flags.\n");
+  baton::Print(out, "\n`baton SUBCOMMAND --help` and `baton help SUBCOMMAND` list the flags.\n");
 }
 
 // A subcommand by the names that other programs give it, and the text that says what does its work.
@@ -71,6 +71,20 @@ int WithOutputWritten(const std::string& command, int code) {
   return code == baton::cli::kExitOk ? baton::cli::kExitFailure : code;
 }
 
+bool IsHelp(std::string_view word) { return word == "--help" || word == "-h" || word == "help"; }
+
+// Runs the subcommand of that name with the arguments after it.
+int Run(const std::string& name, const std::vector<std::string>& args) {
+  const std::string wanted = name == "--version" ? "version" : name;
+  std::vector<std::string_view> names;
+  for (const baton::cli::Command& command : baton::cli::Commands()) {
+    if (command.name == wanted) return WithOutputWritten(wanted, command.run(args));
+    names.push_back(command.name);
+  }
+  baton::Print(stderr, "baton: unknown subcommand '{}'{}\n", name, AnswerToUnknown(name, names));
+  return baton::cli::kExitUsage;
+}
+
 // A descriptor that is missing would be given to the next file that is opened, and what is printed
 // would go there. Not open for writing: what is printed to a closed stdout is still an error.
 void OpenStandardFiles() {
@@ -97,19 +111,14 @@ int main(int argc, char** argv) {
   // process, into a graph that is searched for deadlocks.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   ::signal(SIGXFSZ, SIG_IGN);  // a file at its limit is an error of a write, not of the process
-  const std::string name = argv[1];
-  if (name == "--help" || name == "-h" || name == "help") {
-    PrintUsage(stdout);
-    return WithOutputWritten("--help", baton::cli::kExitOk);
-  }
-  const std::string wanted = name == "--version" ? "version" : name;
-  std::vector<std::string_view> names;
-  for (const baton::cli::Command& command : baton::cli::Commands()) {
-    if (command.name == wanted) {
-      return WithOutputWritten(wanted, command.run({argv + 2, argv + argc}));
+  std::vector<std::string> args(argv + 1, argv + argc);
+  if (IsHelp(args[0])) {
+    if (args.size() == 1 || IsHelp(args[1])) {
+      PrintUsage(stdout);
+      return WithOutputWritten("--help", baton::cli::kExitOk);
     }
-    names.push_back(command.name);
+    args.erase(args.begin());
+    args.emplace_back("--help");
   }
-  baton::Print(stderr, "baton: unknown subcommand '{}'{}\n", name, AnswerToUnknown(name, names));
-  return baton::cli::kExitUsage;
+  return Run(args[0], {args.begin() + 1, args.end()});
 }

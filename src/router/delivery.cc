@@ -187,7 +187,7 @@ bool Delivery::DeliverNext(RouterRequest& request, uint32_t choice) {
     if (request.num_delivered == 0) {
       request.metrics->CountPrompt(request.spec.prompt.size(), request.cached_tokens);
     }
-    if (!request.spec.embeds) request.metrics->generation_tokens_total->Add();
+    if (request.spec.has_tokens()) request.metrics->generation_tokens_total->Add();
   }
   last_us = entry.arrived_us;
   request.lifetime.Mark(RequestEvent::kLastToken, entry.arrived_us);

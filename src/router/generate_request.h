@@ -80,6 +80,7 @@ struct GenerateRequest {
   bool names_length = false;
   bool names_seed = false;        // sampling.seed is the client's own
   bool embeds = false;            // the answer is the vector of the prompt: one event, no token
+  bool echoes_alone = false;      // the answer is the prompt, without the token that is computed
   bool is_streamed = false;       // the answer goes out token by token
   bool skips_forecast = false;    // waits for room, however long that is predicted to take
   bool reports_progress = false;  // the sink is told how far the prompt is
@@ -99,6 +100,8 @@ struct GenerateRequest {
   // The fewest tokens of each choice that are of use to its client: one of a stream; else all of
   // max_tokens where nothing else ends the answer.
   uint32_t LeastTokens() const;
+  // The answer has tokens, which are counted and timed.
+  bool has_tokens() const { return !embeds && !echoes_alone; }
   bool is_shadow() const { return shadow_numerics_id.has_value(); }
   bool is_probe() const { return probe.has_value(); }
   // The router's own: it never waits, and counts in nothing that clients notice.

@@ -40,6 +40,11 @@ RequestFinish FinishOf(ErrorCode code) {
   }
 }
 
+// Tokens of the answer that its client has: none where the answer has none.
+uint32_t NumAnswerTokens(const RouterRequest& request) {
+  return request.spec.has_tokens() ? request.num_delivered : 0;
+}
+
 // A worker that has seen the request's natural end stops without being told; a Cancel would only
 // race with its own last message.
 bool StopsByItself(const RouterRequest& request, const PlacementHalf& half) {
@@ -85,7 +90,7 @@ void RequestTable::EndGood(RouterRequest& request) {
   BATON_CHECK(orders.tell_client, "request {} is done in a state without tokens", request.uid);
   GenerateResult result;
   result.num_prompt_tokens = static_cast<uint32_t>(request.spec.prompt.size());
-  result.num_completion_tokens = request.spec.embeds ? 0 : request.num_delivered;
+  result.num_completion_tokens = NumAnswerTokens(request);
   result.timings = request.Timings();
   const RequestError* const refused = request.sink->own_failure();
   const int status = refused == nullptr ? 200 : HttpStatusOf(refused->code);
@@ -98,7 +103,7 @@ void RequestTable::EndGood(RouterRequest& request) {
       request.metrics->choices_finished_total[reason == FinishReason::kLength ? 1 : 0]->Add();
     }
     // The times of first tokens and of stages are those of answers in tokens.
-    if (!request.spec.embeds) {
+    if (request.spec.has_tokens()) {
       request.metrics->ObserveLifetime(request.lifetime, FinishOf(request));
     }
     waiting_->OnServed(request, state_->now_us);
@@ -139,7 +144,7 @@ void RequestTable::TellFailed(RouterRequest& request, const RequestError& error,
   const bool tries_again = !request.spec.is_own() && request.sink->TriesAgain(error);
   if (!request.spec.is_own() && !tries_again) {
     request.metrics->CountRequest(HttpStatusOf(told));
-    const bool had_token = request.num_delivered > 0;
+    const bool had_token = NumAnswerTokens(request) > 0;
     if (had_token)
       request.metrics->ObserveLifetime(request.lifetime, FinishOf(told), state_->now_us);
     CountObjectives(request, told);
@@ -154,7 +159,7 @@ void RequestTable::TellFailed(RouterRequest& request, const RequestError& error,
 
 void RequestTable::CountObjectives(const RouterRequest& request,
                                    std::optional<ErrorCode> code) const {
-  if (request.spec.embeds) return;  // a vector has no tokens
+  if (!request.spec.has_tokens()) return;
   const ServiceObjective& objective = state_->config.objective;
   const bool has_token = request.num_delivered > 0;
   if (objective.ttft_us > 0 && has_token) {
@@ -312,7 +317,7 @@ std::shared_ptr<RequestTrace> RequestTable::TraceOf(const RouterRequest& request
   trace->attempt = request.attempt();
   trace->num_choices = request.spec.num_choices;
   trace->num_prompt_tokens = static_cast<uint32_t>(request.spec.prompt.size());
-  trace->num_output_tokens = request.num_delivered;
+  trace->num_output_tokens = NumAnswerTokens(request);
   trace->timings = request.Timings();
   trace->lifetime = request.lifetime;
   trace->end_us = std::max(end_us, request.spec.received_us);

@@ -17,10 +17,13 @@ using GrpcAnswerTest = RouterProcessTest;
 // Also calls that are refused before there is a request have a name.
 TEST_F(GrpcAnswerTest, RefusalsCarryTheRequestId) {
   JoinPair();
-  const auto id_of = [](grpc::ClientContext& context) {
+  const auto value_of = [](grpc::ClientContext& context, const char* key) {
     const auto& initial = context.GetServerInitialMetadata();
-    const auto it = initial.find("x-request-id");
+    const auto it = initial.find(key);
     return it == initial.end() ? "" : std::string(it->second.data(), it->second.size());
+  };
+  const auto id_of = [&](grpc::ClientContext& context) {
+    return value_of(context, "x-request-id");
   };
   v1::ChatCompletionRequest out_of_range = Chat(2);
   out_of_range.set_temperature(101);
@@ -46,6 +49,8 @@ TEST_F(GrpcAnswerTest, RefusalsCarryTheRequestId) {
     for (grpc::ClientContext* each : {&context, &stream_context}) {
       const std::string id = id_of(*each);
       EXPECT_TRUE(c.expected.empty() ? id.size() == 32 : id == c.expected) << id;
+      EXPECT_EQ(value_of(*each, "x-baton-ignored-fields"),
+                c.expected.empty() ? "x-request-id" : "");
     }
   }
   grpc::ClientContext context;
@@ -114,6 +119,28 @@ TEST_F(GrpcAnswerTest, ThoughtsStayInTheContentWhereTheRouterSaysSo) {
   grpc::ClientContext split_context;
   ASSERT_TRUE(chat_->ChatCompletion(&split_context, request, &response).ok());
   EXPECT_EQ(response.choices(0).message().content(), "Yes.");
+}
+
+TEST_F(GrpcAnswerTest, BothKindsOfCallsSayThatTheModelCalls) {
+  JoinPair(R"(.</think>{"name":"f","arguments":{}}!)");
+  v1::ChatCompletionRequest request = Chat(60);
+  request.add_tools()->mutable_function()->set_name("f");
+  request.add_stop_token_ids('!');
+  const auto expect_end = [&](const std::string& finish) {
+    grpc::ClientContext context;
+    v1::ChatCompletionResponse whole;
+    const grpc::Status made = chat_->ChatCompletion(&context, request, &whole);
+    ASSERT_TRUE(made.ok()) << made.error_message();
+    ASSERT_EQ(whole.choices(0).message().tool_calls_size(), 1) << whole.DebugString();
+    EXPECT_EQ(whole.choices(0).finish_reason(), finish);
+    grpc::Status status;
+    const auto chunks = Stream(request, &status);
+    ASSERT_TRUE(status.ok() && !chunks.empty()) << status.error_message();
+    EXPECT_EQ(chunks.back().choices(0).finish_reason(), finish);
+  };
+  expect_end("tool_calls");
+  request.add_stop("}");  // the call has no end
+  expect_end("stop");
 }
 
 TEST_F(GrpcAnswerTest, VariablesThatTheTemplateDoesNotReadAreNamed) {

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "src/api/api_paths.h"
 #include "src/api/read_json.h"
 #include "src/base/version.h"
 #include "tests/api/http_api_rig.h"
@@ -498,6 +499,29 @@ TEST_F(HttpApiTest, RequestIdIsHonouredAndEchoed) {
   }
 }
 
+TEST_F(HttpApiTest, AnUnusableRequestIdIsNamedOnEveryPath) {
+  AnswerWith("x");
+  const http::HttpHeaders bad = {{"Content-Type", "application/json"}, {"X-Request-Id", "bad id"}};
+  const http::HttpHeaders good = {{"Content-Type", "application/json"}, {"X-Request-Id", "id"}};
+  const auto named = [this](const std::string& method, const std::string& path,
+                            const std::string& body, const http::HttpHeaders& headers) {
+    const auto responder = Send(method, path, body, headers);
+    EXPECT_TRUE(responder->Wait());
+    return responder->Header("X-Baton-Ignored-Fields");
+  };
+  for (const ApiPath& row : kApiPaths) {
+    const std::string path = std::string(row.path) + (row.last.empty() ? "" : "toy");
+    for (const char* method : {"GET", "HEAD", "POST"}) {
+      EXPECT_THAT(named(method, path, "{}", bad), testing::StartsWith("X-Request-Id")) << path;
+      EXPECT_THAT(named(method, path, "{}", good), testing::Not(testing::HasSubstr("X-Request-Id")))
+          << path;
+    }
+  }
+  EXPECT_EQ(named("GET", "/nothing", "", bad), "X-Request-Id");
+  EXPECT_EQ(named("POST", kChatPath, kHello + R"(,"nick":1})", bad), "X-Request-Id, nick");
+  EXPECT_EQ(named("POST", "/tokenize", R"({"prompt":"a","nick":1})", bad), "X-Request-Id, nick");
+}
+
 TEST_F(HttpApiTest, AModelWithoutANameIsToldTheNames) {
   const auto named = Post(kChatPath, kHello + R"(,"model":"other"})");
   const auto unnamed = Post(kChatPath, kHello + R"(,"model":""})");
@@ -760,8 +784,10 @@ TEST_F(HttpApiTest, ServerErrorsSpeakTheSameLanguage) {
   for (const auto& [status, code] : errors) {
     HttpResponse response = api_.AsErrorFormatter()({status, "ignored"}, "my-id");
     EXPECT_EQ(response.headers.Find("X-Request-Id"), "my-id");
+    EXPECT_FALSE(response.headers.Find("X-Baton-Ignored-Fields").has_value());
     response = api_.AsErrorFormatter()({status, "ignored"}, "bad\x01id");
     EXPECT_EQ(response.headers.Find("X-Request-Id").value_or("").size(), 32u) << "a new one";
+    EXPECT_EQ(response.headers.Find("X-Baton-Ignored-Fields"), "X-Request-Id");
     EXPECT_EQ(response.status, status);
     EXPECT_EQ(response.body.find("{\"error\":{\"message\":\""), 0u);
     EXPECT_EQ(response.body.find("Ignored.") != std::string::npos, status == 400)

@@ -57,7 +57,7 @@ class KeyAccessTest : public HttpApiTest {
     request.query = query;
     request.headers = std::move(headers);
     if (method == "POST") request.headers.Add("Content-Type", "application/json");
-    if (method == "POST") request.body = kBody;
+    if (method == "POST") request.body = body_;
     request.peer_address = "192.0.2.1:4711";
     auto responder = std::make_shared<FakeResponder>();
     keyed_->Handle(std::move(request), responder);
@@ -74,6 +74,7 @@ class KeyAccessTest : public HttpApiTest {
     return std::string(row.path) + (row.last.empty() ? "" : "toy");
   }
 
+  std::string body_ = kBody;  // of every POST
   TestKeyFile file_;
   SteppedClock key_clock_;
   std::unique_ptr<KeyRing> ring_;
@@ -284,6 +285,19 @@ TEST_F(KeyAccessTest, TokensOfPromptAndAnswerAreCounted) {
   EXPECT_EQ(third->Header("Retry-After"), "9");
   EXPECT_EQ(third->Header("x-ratelimit-remaining-tokens"), "0");
   EXPECT_EQ(third->Header("x-ratelimit-reset-tokens"), "66.000s");
+}
+
+// The answer of `echo` with max_tokens 0 has no token, though one is computed.
+TEST_F(KeyAccessTest, APromptAloneTakesItsOwnTokens) {
+  Serve("tokens_per_minute: 20");
+  body_ = R"({"prompt":"ab","echo":true,"logprobs":0,"max_tokens":0})";
+  submitter_.answer = [](const router::GenerateRequest&, router::ResponseSink& sink) {
+    PlayText(sink, "x", 0, scheduler::FinishReason::kLength);
+    sink.OnFailed(router::PlainError(router::ErrorCode::kWorkerLost));
+  };
+  EXPECT_EQ(AskWhole("POST", kCompletionPath, Bearer("key-a"))->status, 503);
+  EXPECT_THAT(ring_->Find("key-a")->Fields(key_clock_.NowUs()),
+              Contains(testing::Pair("x-ratelimit-remaining-tokens", "18")));
 }
 
 TEST_F(KeyAccessTest, APlaceIsFreeOnceItsAnswerEnds) {

@@ -96,7 +96,8 @@ TEST(MessagesStreamTest, AMessageOfThoughtsTextAndCalls) {
   Add(&writer, {.tool_calls = more, .in_call = true}, &out);
   Add(&writer, {.content = "x", .tool_calls = next, .in_call = true}, &out);
   const GenerateResult result = ResultOf(7);
-  writer.EndChoice(0, {.finish = FinishReason::kStop, .num_tokens = 7}, &result, &out);
+  writer.EndChoice(0, {.finish = FinishReason::kStop, .num_tokens = 7, .has_calls = true}, &result,
+                   &out);
   writer.Finish(result, 3, &out);
   EXPECT_EQ(
       out,

@@ -41,8 +41,8 @@ class PromptLogprobsTest : public HttpApiTest {
       for (uint32_t choice = 0; choice < request.num_choices; ++choice) {
         PlayText(sink, "x", choice, FinishReason::kStop, choice + 1 == request.num_choices);
       }
-      sink.OnFinished(
-          TestResult(static_cast<uint32_t>(request.prompt.size()), request.num_choices));
+      sink.OnFinished(TestResult(static_cast<uint32_t>(request.prompt.size()),
+                                 request.has_tokens() ? request.num_choices : 0));
     };
   }
 };

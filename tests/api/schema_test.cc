@@ -132,7 +132,7 @@ ValuesByName GoodBasics() {
       {"max_tokens", {"1", "16", "2147483647", "3.0"}},
       {"max_completion_tokens", {"1", "4096"}},
       {"temperature", {"0", "0.7", "2", "2.5", "100"}},
-      {"top_p", {"0.001", "0.9", "1"}},
+      {"top_p", {"1e-300", "0.001", "0.9", "1"}},
       {"top_k", {"-1", "0", "40", "1000000"}},
       {"min_p", {"0", "0.05", "1"}},
       {"seed",
@@ -368,6 +368,23 @@ TEST(SchemaTest, RangesAreExact) {
       EXPECT_EQ(verdict.code, ErrorCode::kInvalidValue);
       EXPECT_EQ(verdict.param, row.name);
       EXPECT_NE(verdict.message.find(ExpectedOf(row)), std::string::npos) << verdict.message;
+    }
+  }
+}
+
+// A number above 0 that no float holds is not 0 for the workers, which compute in float.
+TEST(SchemaTest, TheSmallestNumbersStayAboveTheirMinimum) {
+  for (const ParamRow& row : ParamTable()) {
+    const auto* target = std::get_if<std::optional<double> ApiParams::*>(&row.target);
+    if (target == nullptr) continue;
+    for (const char* tiny : {"1e-300", "1e-60", "5e-46", "1e-40"}) {
+      for (const Endpoint endpoint : EndpointsOf(row)) {
+        ApiParams params;
+        ASSERT_TRUE(ReadJson(endpoint, Quoted(row.name) + tiny, &params).ok) << row.name << tiny;
+        const float sent = static_cast<float>(*(params.**target));
+        EXPECT_TRUE(sent > row.min || !row.min_exclusive) << row.name << tiny;
+        EXPECT_LT(sent, 1e-37f) << row.name;
+      }
     }
   }
 }

@@ -1,6 +1,7 @@
 // Tools over HTTP: what the router is asked for, and how calls look in answers and streams.
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -72,6 +73,22 @@ class ToolsTest : public HttpApiTest {
     if (request.sampling.grammar == nullptr) return "";
     EXPECT_EQ(request.sampling.grammar->kind, GrammarKind::kStructuralTag);
     return request.sampling.grammar->text;
+  }
+  // Answers every request with `text`, which ends before the first of its stop texts.
+  void AnswerUpToAStop(const std::string& text) {
+    submitter_.answer = [text](const GenerateRequest&, router::ResponseSink& sink) {
+      const std::string_view last = std::string_view(text).substr(text.size() - 1);
+      PlayText(sink, text.substr(0, text.size() - 1), 0, FinishReason::kNone, false);
+      router::TokenOutput token;
+      token.index = static_cast<uint32_t>(text.size() - 1);
+      token.token = static_cast<unsigned char>(last[0]);
+      token.text = last;
+      token.finish = FinishReason::kStop;
+      token.stop_idx = 0;
+      token.is_last = true;
+      sink.OnToken(token);
+      sink.OnFinished(TestResult(1, token.index + 1));
+    };
   }
   static std::string PromptOf(const GenerateRequest& request) {
     std::string text;
@@ -174,6 +191,63 @@ TEST_F(ToolsTest, DemandedCallsThatAreCutLeaveNoMarkupInTheContent) {
   EXPECT_THAT(Text(*words, {"choices", "0", "message", "content"}), HasSubstr("<tool_call>"));
 }
 
+// Every place at which a stop of the request may cut two demanded calls.
+TEST_F(ToolsTest, ACallThatAStopCutsAwaitsNoResult) {
+  const std::string second =
+      "\n<tool_call>\n{\"name\": \"clock\", \"arguments\": {}}\n</tool_call>";
+  const std::string both = kCall + second;
+  const size_t first_is_whole = kCall.find("}}") + 1;
+  const size_t second_begins = kCall.size() + second.find("{}");
+  const std::string body = kHello + kTools + R"(,"tool_choice":"required","stop":["x"])";
+  for (size_t size = 1; size <= both.size(); ++size) {
+    AnswerUpToAStop(both.substr(0, size));
+    const bool is_cut = size < first_is_whole || size == second_begins + 1;
+    const std::string finish = is_cut ? "stop" : "tool_calls";
+    const auto whole = Post(kChatPath, body + "}");
+    EXPECT_EQ(Text(*whole, {"choices", "0", "finish_reason"}), finish) << size << whole->body;
+    EXPECT_EQ(Text(*whole, {"choices", "0", "stop_reason"}), "x");
+    const std::string content = Text(*whole, {"choices", "0", "message", "content"});
+    EXPECT_TRUE(content.empty() || content == "null") << size << ": " << content;
+    const auto stream = Post(kChatPath, body + R"(,"stream":true})");
+    EXPECT_THAT(stream->body, HasSubstr("\"finish_reason\":\"" + finish + '"')) << size;
+  }
+}
+
+TEST_F(ToolsTest, ACallThatTheModelBrokeIsStillForItsClient) {
+  const std::string rest = "{\"name\": \"clock\", \"arguments\": {x: 1}}\n</tool_call>";
+  AnswerWith("<tool_call>\n" + rest);
+  const auto whole = Post(kChatPath, kHello + kTools + "}");
+  EXPECT_EQ(Text(*whole, {"choices", "0", "finish_reason"}), "tool_calls");
+}
+
+TEST_F(ToolsTest, OtherSurfacesSayThatAStopCutACall) {
+  const std::string call = R"({"name":"weather","description":"of a city",)";
+  const std::string schema = R"({"type":"object"})";
+  AnswerWith(kCall.substr(0, kCall.find("}}")), FinishReason::kStop);  // a token of the request
+  const std::string messages = R"({"max_tokens":99,"messages":[{"role":"user","content":"hello"}],)"
+                               R"("tools":[)" +
+                               call + R"("input_schema":)" + schema + "}]";
+  const auto message = Post("/v1/messages", messages + "}");
+  EXPECT_EQ(Text(*message, {"stop_reason"}), "end_turn") << message->body;
+  EXPECT_THAT(Post("/v1/messages", messages + R"(,"stream":true})")->body,
+              HasSubstr(R"("stop_reason":"end_turn")"));
+
+  const std::string input = R"({"input":"hello","tools":[{"type":"function",)" + call.substr(1) +
+                            R"("parameters":)" + schema + "}]";
+  const auto response = Post("/v1/responses", input + "}");
+  EXPECT_EQ(Text(*response, {"status"}), "completed") << response->body;
+  EXPECT_EQ(Text(*response, {"output", "0", "type"}), "function_call");
+  EXPECT_EQ(Text(*response, {"output", "0", "status"}), "incomplete");
+  const auto stream = Post("/v1/responses", input + R"(,"stream":true})");
+  EXPECT_THAT(stream->body, HasSubstr("event: response.completed"));
+  EXPECT_THAT(stream->body, Not(HasSubstr(R"("status":"completed","call_id")")));
+
+  const auto chat = Post("/api/chat", kHello.substr(0, kHello.size() - 1) +
+                                          R"(,"stream":false,"tools":[)" + kCity + "]}");
+  EXPECT_EQ(Text(*chat, {"message", "tool_calls"}), "<absent>") << chat->body;
+  EXPECT_EQ(Text(*chat, {"done_reason"}), "stop");
+}
+
 TEST_F(ToolsTest, EachCallIsCountedOnceByItsResult) {
   const auto num = [this](const std::string& result) {
     const std::string page = registry_.Expose();
@@ -192,9 +266,12 @@ TEST_F(ToolsTest, EachCallIsCountedOnceByItsResult) {
   AnswerWith(kCall.substr(0, kCall.size() - 16), FinishReason::kLength);
   EXPECT_EQ(Post(kChatPath, kHello + kTools + "}")->status, 200);
   EXPECT_EQ(num("cut"), 1);
+  AnswerUpToAStop(kCall.substr(0, kCall.size() - 16));
+  EXPECT_EQ(Post(kChatPath, kHello + kTools + R"(,"stop":"x"})")->status, 200);
+  EXPECT_EQ(num("cut"), 2);
   AnswerWith("no call");
   EXPECT_EQ(Post(kChatPath, kHello + kTools + "}")->status, 200);
-  EXPECT_EQ(num("ok") + num("malformed") + num("cut"), 7);
+  EXPECT_EQ(num("ok") + num("malformed") + num("cut"), 8);
 }
 
 TEST_F(ToolsTest, TextIsContentAndNoneReadsNoCalls) {

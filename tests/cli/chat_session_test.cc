@@ -150,6 +150,26 @@ TEST(ChatSessionTest, AServerThatMakesNoPromptsSaysWhy) {
   EXPECT_EQ(ChatSession(away).WhyNoChats(10'000), "");
 }
 
+TEST(ChatSessionTest, ARefusalIsOneSentenceWithItsWayOut) {
+  const struct {
+    std::string status;
+    std::string body;
+    std::string expected;
+  } cases[] = {
+      {"404 No", R"({"error":{"param":"model","message":"'model': not served. There is 'm'."}})",
+       "the server answered 404: 'model': not served. There is 'm'; --model NAME chooses one"},
+      {"401 No", R"({"error":{"message":"No API key was given."}})",
+       "the server answered 401: No API key was given; --api-key-env NAME names the variable that "
+       "holds the key"},
+      {"400 No", R"({"error":{"param":"seed","message":"It is wrong."}})",
+       "the server answered 400: It is wrong."},
+  };
+  for (const auto& c : cases) {
+    const Status refused = AskServerThatSays(c.status, c.body).status();
+    EXPECT_EQ(std::string(refused.message()), c.expected);
+  }
+}
+
 TEST(ChatSessionTest, TheServersAccountIsKeptAndSummed) {
   const OneAnswer server(
       "HTTP/1.1 200 OK\r\nX-Request-Id: r-7\r\nConnection: close\r\n\r\n"

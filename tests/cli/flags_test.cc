@@ -299,6 +299,10 @@ TEST(FlagSetTest, BadConfigFilesAreUsageErrors) {
   const Outcome missing = Parse(b, {"m", "--config", "/nowhere.yaml"});
   EXPECT_EQ(missing.code, kExitUsage);
   EXPECT_EQ(missing.error, "baton serve: --config /nowhere.yaml: there is no such file\n");
+  const Outcome two = Parse(b, {"m", "--config", "/a.yaml", "--config=/b.yaml"});
+  EXPECT_EQ(two.code, kExitUsage);
+  EXPECT_EQ(two.error,
+            "baton serve: --config is given more than once; give one file with all keys\n");
 }
 
 TEST(FlagSetTest, ConfigFileMayNameTheModelAndTheCommandLineWins) {

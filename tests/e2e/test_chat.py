@@ -286,6 +286,7 @@ def test_what_other_servers_call_otherwise():
         (("-v",), "baton version"),
         (("login",), "not supported in this build"),
         (("srve",), "did you mean serve?"),
+        (("help", "srve"), "did you mean serve?"),
         ((" ",), "baton --help"),
     ):
         run = baton(*args)
@@ -293,6 +294,10 @@ def test_what_other_servers_call_otherwise():
         assert len(run.stderr.strip().splitlines()) == 1
     groups = re.findall(r"(?m)^([A-Z][^:\n]*):$", baton("serve", "--help").stdout)
     assert len(groups) >= 6, groups
+    for args in (("serve",), ("bench", "model"), ("version",)):
+        assert baton("help", *args).stdout == baton(*args, "--help").stdout != ""
+    for args in ((), ("help",), ("--help",)):
+        assert baton("help", *args).stdout == baton("--help").stdout
 
 
 def test_models_and_servers_are_listed(tmp_path):

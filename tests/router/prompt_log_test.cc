@@ -54,6 +54,51 @@ class LocalPromptLogTest : public PromptLogTest {
   LocalPromptLogTest() : PromptLogTest({.mode = ServeMode::kAggregated}) {}
 };
 
+// Against an objective that every first token meets.
+class MeasuredPromptLogTest : public PromptLogTest {
+ protected:
+  static RouterCoreConfig Config() {
+    RouterCoreConfig config{.mode = ServeMode::kAggregated};
+    config.objective.ttft_us = 500'000'000;
+    return config;
+  }
+  MeasuredPromptLogTest() : PromptLogTest(Config()) {}
+
+  // Observations of all ends of a request.
+  template <typename Histograms>
+  static uint64_t CountOf(const Histograms& histograms) {
+    uint64_t count = 0;
+    for (const obs::Histogram* histogram : histograms) count += histogram->Read().cumulative.back();
+    return count;
+  }
+};
+
+// The answer of `echo` with max_tokens 0 has no token, though one is computed.
+TEST_F(MeasuredPromptLogTest, APromptAloneCountsAsOneAndItsTokenAsNone) {
+  cluster.Join(Describe("decode-0", PoolRole::kDecode));
+  for (const bool is_alone : {true, false}) {
+    GenerateRequest request = Logged("abc");
+    request.echoes_alone = is_alone;
+    request.sampling.max_tokens = 1;
+    const RequestUid uid = cluster.Submit(std::move(request));
+    cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+    cluster.Tokens("decode-0", {Row(uid, 1, 'b'), Row(uid, 2, 'c')});
+    cluster.Text("decode-0", uid, 0, "x", FinishReason::kLength);
+    ASSERT_TRUE(cluster.sink->result.has_value());
+    const uint32_t num_tokens = is_alone ? 0 : 1;
+    EXPECT_EQ(cluster.sink->result->num_completion_tokens, num_tokens);
+    EXPECT_EQ(cluster.sink->result->num_prompt_tokens, 3u);
+    EXPECT_EQ(cluster.metrics.generation_tokens_total->value(), num_tokens);
+    EXPECT_EQ(cluster.metrics.prompt_tokens_total->value(), is_alone ? 3u : 6u);
+    EXPECT_EQ(CountOf(cluster.metrics.time_to_first_token_seconds), num_tokens);
+    EXPECT_EQ(CountOf(cluster.metrics.e2e_request_latency_seconds), num_tokens);
+    EXPECT_EQ(CountOf(cluster.metrics.stage_seconds), num_tokens * obs::kNumRequestStages);
+    EXPECT_EQ(cluster.metrics.slo_requests_total[0][0]->value() +
+                  cluster.metrics.slo_requests_total[0][1]->value(),
+              num_tokens);
+  }
+}
+
 TEST_F(PromptLogTest, TokensWaitForThem) {
   JoinPair();
   const RequestUid uid = cluster.Submit(Logged("abc"));

@@ -212,6 +212,18 @@ TEST(ToolParserTest, CallsBeyondTheLimitAreDropped) {
   EXPECT_EQ(all.content, "end");
 }
 
+// The model ends a call without arguments by its mark, or by an end of generation.
+TEST(ToolParserTest, ACallThatIsCutGetsNoArgumentsThatTheModelDidNotWrite) {
+  const std::string begin = " to=functions.g<|channel|>commentary json<|message|>";
+  for (const bool is_cut : {false, true}) {
+    const auto parser = ToolParser::Create(ToolStyle::kHarmony, Rules());
+    Joined all;
+    all.Add(parser->Push(begin));
+    all.Add(parser->Flush(is_cut));
+    EXPECT_EQ(all.calls, is_cut ? "g " : "g {}");
+  }
+}
+
 TEST(ToolParserTest, ArgumentsStreamByteByByte) {
   const auto parser = ToolParser::Create(ToolStyle::kHermes, Rules());
   EXPECT_TRUE(parser->Push("<tool_call>{\"name\": \"f\", ").calls.empty());

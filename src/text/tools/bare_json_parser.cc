@@ -98,7 +98,7 @@ void BareJsonParser::GiveBack() {
   trust_ = CallTrust::kUnmarked;
 }
 
-void BareJsonParser::OnEnd() {
+void BareJsonParser::OnEnd(bool /*is_cut*/) {
   if (place_ == Place::kNext || (place_ == Place::kJson && call_.has_begun())) return;
   GiveBack();
   out_.Content(mark_.Release());

@@ -28,7 +28,7 @@ class BareJsonParser final : public ToolParser {
   };
 
   void OnByte(char c) override;
-  void OnEnd() override;
+  void OnEnd(bool is_cut) override;
   void OnStart(char c);
   void OnJson(char c);
   void OnNext(char c);

@@ -256,7 +256,7 @@ void GemmaParser::OnClosing(char c) {
   for (const char byte : rest) OnByte(byte);
 }
 
-void GemmaParser::OnEnd() {
+void GemmaParser::OnEnd(bool /*is_cut*/) {
   if (place_ == Place::kText) return out_.Content(open_.Release());
   if (place_ == Place::kName) {
     out_.Content(markup_);

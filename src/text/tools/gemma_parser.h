@@ -72,7 +72,7 @@ class GemmaParser final : public ToolParser {
   enum class Place : uint8_t { kText, kName, kArguments, kClosing };
 
   void OnByte(char c) override;
-  void OnEnd() override;
+  void OnEnd(bool is_cut) override;
   void OnName(char c);
   void OnClosing(char c);
 

@@ -88,9 +88,12 @@ void HarmonyParser::EndBody() {
   if (body_ == Body::kCall && is_empty_) out_.Arguments("{}");
 }
 
-void HarmonyParser::OnEnd() {
+void HarmonyParser::OnEnd(bool is_cut) {
   AddBytes(marks_.Release());
-  if (place_ == Place::kBody) return EndBody();
+  if (place_ == Place::kBody) {
+    if (!is_cut) EndBody();  // a call that was cut may have had arguments
+    return;
+  }
   // A header that was cut off says nothing; text without a mark is content.
   if (is_first_) out_.Content(header_);
 }

@@ -24,7 +24,7 @@ class HarmonyParser final : public ToolParser {
   enum class Body : uint8_t { kContent, kThoughts, kCall };
 
   void OnByte(char c) override;
-  void OnEnd() override;
+  void OnEnd(bool is_cut) override;
   void OnMark(int mark);
   void AddBytes(const std::string& bytes);
   void BeginBody();

@@ -179,7 +179,7 @@ void MistralParser::GiveBack(char c) {
   OnText(c);
 }
 
-void MistralParser::OnEnd() {
+void MistralParser::OnEnd(bool /*is_cut*/) {
   if (place_ == Place::kJson && !json_.has_begun()) markup_ += json_.TakeHeld();
   out_.Content(std::exchange(markup_, {}));
   out_.Content(mark_.Release());

@@ -32,7 +32,7 @@ class MistralParser final : public ToolParser {
   };
 
   void OnByte(char c) override;
-  void OnEnd() override;
+  void OnEnd(bool is_cut) override;
   void OnText(char c);
   void OnOpened(char c);
   void OnArray(char c);

@@ -274,7 +274,7 @@ void TaggedParser::GiveBack(std::string_view more) {
   place_ = Place::kText;
 }
 
-void TaggedParser::OnEnd() {
+void TaggedParser::OnEnd(bool /*is_cut*/) {
   switch (place_) {
     case Place::kText:
       return out_.Content(text_marks_.Release());

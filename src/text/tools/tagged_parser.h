@@ -70,7 +70,7 @@ class TaggedParser final : public ToolParser {
   };
 
   void OnByte(char c) override;
-  void OnEnd() override;
+  void OnEnd(bool is_cut) override;
   void OnText(char c);
   void OnOpened(char c);
   void OnJson(char c);

@@ -18,7 +18,7 @@ class PlainParser final : public ToolParser {
 
  private:
   void OnByte(char c) override { out_.Content({&c, 1}); }
-  void OnEnd() override {}
+  void OnEnd(bool /*is_cut*/) override {}
 };
 
 }  // namespace
@@ -89,8 +89,8 @@ ToolParts ToolParser::Push(std::string_view text) {
   return out_.Take();
 }
 
-ToolParts ToolParser::Flush() {
-  OnEnd();
+ToolParts ToolParser::Flush(bool is_cut) {
+  OnEnd(is_cut);
   out_.Finish();
   return out_.Take();
 }

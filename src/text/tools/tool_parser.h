@@ -99,8 +99,8 @@ class ToolParser {
   virtual ~ToolParser() = default;
 
   ToolParts Push(std::string_view text);
-  // Returns what was held back, when no text follows.
-  ToolParts Flush();
+  // Returns what was held back, when no text follows. `is_cut`: the model would have gone on.
+  ToolParts Flush(bool is_cut = false);
 
   uint32_t num_calls() const { return out_.num_calls(); }
   // The text so far ends within markup of a call.
@@ -112,7 +112,7 @@ class ToolParser {
   explicit ToolParser(const ToolRules& rules) : rules_(rules), out_(rules.max_calls) {}
 
   virtual void OnByte(char c) = 0;
-  virtual void OnEnd() = 0;
+  virtual void OnEnd(bool is_cut) = 0;
 
   const ToolRules& rules_;
   PartsWriter out_;
