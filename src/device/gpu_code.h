@@ -31,8 +31,9 @@ std::string_view BuildGpuCode();
 
 // Whether a GPU runs code for these architectures. NN-real is machine code: GPUs of the same major
 // version and at least that minor one run it. NN-virtual is PTX: the driver compiles it for all
-// later GPUs, but PTX below 90 not for GPUs from sm_90 on, where launches overlap. NN is both. A
-// letter after the number (90a) means that GPU alone.
+// later GPUs, but PTX below 90 not for GPUs from sm_90 on, where launches overlap. NN is both. An f
+// after the number (100f) means its family, which is machine code and PTX for GPUs of that major
+// version alone. Another letter (90a) means that GPU alone.
 bool GpuCodeServes(std::string_view architectures, ComputeCapability gpu);
 
 // "bf16.sm80.1": the order and rounding of what a GPU computes, a part of numerics_id. By major and

@@ -41,6 +41,9 @@ TEST(GpuCodeTest, MachineCodeServesItsMajorVersionAndPtxWhatCameLater) {
                       {"90-virtual", {8, 9}, false}, {"90a-virtual", {10, 0}, false},
                       {"80", {9, 0}, false},         {"80", {7, 5}, false},
                       {"80", {8, 9}, true},          {"90", {10, 0}, true},
+                      {"100f-real", {10, 3}, true},  {"100f-real", {9, 0}, false},
+                      {"100f", {11, 0}, false},      {"100f-virtual", {12, 0}, false},
+                      {"103f", {10, 0}, false},      {"120f-real", {12, 1}, true},
                       {"", {9, 0}, false},           {"native", {9, 0}, false}};
   for (const Row& row : rows) {
     EXPECT_EQ(GpuCodeServes(row.architectures, row.gpu), row.serves)

@@ -73,10 +73,9 @@ def parse(output):
     return found
 
 
-def compile_all(nvcc, cuobjdump, arch, ptxas):
-    """({kernel: Resources}, {kernel: instructions}) of all sources; exits with the compiler's words
-    when one fails."""
-    found, instructions = {}, {}
+def compile_source(nvcc, source, arch, ptxas, target):
+    """What nvcc says of one source, which becomes the file `target`; exits with its words when it
+    fails."""
     virtual = arch.replace("sm_", "compute_")
     # ccache, which knows -c alone, keeps what ptxas said beside the object. Each clone has a nvcc
     # of its own, so its bytes are what must be the same.
@@ -86,21 +85,29 @@ def compile_all(nvcc, cuobjdump, arch, ptxas):
         "CCACHE_NOHASHDIR": "1",
         "CCACHE_COMPILERCHECK": "content",
     }
+    command = [nvcc, *FLAGS, ptxas, f"-gencode=arch={virtual},code={arch}", f"-I{ROOT}"]
+    done = subprocess.run(
+        [*([ccache] if ccache else []), *command, "-c", "-o", str(target), str(source)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **cached},
+    )
+    said = done.stdout + done.stderr
+    if done.returncode != 0:
+        sys.exit(f"{source.name} does not compile for {arch}:\n{said}")
+    if SERIALIZED.search(said):
+        sys.exit(f"{source.name}: ptxas waits for each wgmma:\n{said}")
+    return said
+
+
+def compile_all(nvcc, cuobjdump, arch, ptxas):
+    """({kernel: Resources}, {kernel: instructions}) of all sources; exits with the compiler's words
+    when one fails."""
+    found, instructions = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         for source in sorted(KERNELS.glob("*.cu")):
             target = Path(folder) / (source.stem + ".o")
-            command = [nvcc, *FLAGS, ptxas, f"-gencode=arch={virtual},code={arch}", f"-I{ROOT}"]
-            done = subprocess.run(
-                [*([ccache] if ccache else []), *command, "-c", "-o", str(target), str(source)],
-                capture_output=True,
-                text=True,
-                env={**os.environ, **cached},
-            )
-            if done.returncode != 0:
-                sys.exit(f"{source.name} does not compile for {arch}:\n{done.stdout}{done.stderr}")
-            if SERIALIZED.search(done.stdout + done.stderr):
-                sys.exit(f"{source.name}: ptxas waits for each wgmma:\n{done.stdout}{done.stderr}")
-            found.update(parse(done.stdout + done.stderr))
+            found.update(parse(compile_source(nvcc, source, arch, ptxas, target)))
             instructions.update(cuda_instructions.read(cuobjdump, target))
     return found, instructions
 

@@ -694,6 +694,27 @@ class GpuCheckScript(StageCase):
             wanted = "mma random" if stage == "1" else "gemm tile64"
             self.assertEqual(verdicts[wanted], "pass")
 
+    @long
+    def test_of_a_gpu_that_came_later_no_bits_are_claimed(self):
+        for stage in ("1", "2"):
+            code, checks = self.run_stage(stage, "--newer")
+            self.assertEqual(code, 0, checks)
+            verdicts = {name: check["verdict"] for name, check in checks.items()}
+            self.assertEqual(set(verdicts.values()), {"pass", "not run"})
+            # A kernel of wgmma has another in its place, by mma.sync.
+            self.assertTrue(
+                all(verdict == "not run" for name, verdict in verdicts.items() if "wgmma" in name)
+            )
+            if stage == "2":
+                self.assertEqual(verdicts["gemm tile64"], "pass")
+                continue
+            tiles = {name: check for name, check in checks.items() if name.startswith("mma ")}
+            self.assertGreater(len(tiles), 10)
+            for check in tiles.values():
+                self.assertIn("no model of these tensor cores is known", check["detail"])
+                self.assertEqual(len(check["out"]), 8 * check["words_out"])
+                self.assertEqual(len(check["in"]), 8 * check["words_in"])
+
     def test_the_files_hold_the_vectors(self):
         command = [PROGRAM, "--stage", "1", "--simt", "--json", self.folder / "j"]
         subprocess.run(command, capture_output=True, check=True, timeout=120)
