@@ -329,6 +329,52 @@ def gpu_check(result):
     return lines + ["", f"{result['device']}, commit {result['commit']}, `scripts/gpu_check.sh`."]
 
 
+def nvcc_summary(result):
+    """What ptxas gives the kernels of each source, for each toolkit and GPU: the most registers of
+    a kernel, and the bytes that its kernels spill."""
+    registers, spills = (result["columns"].index(name) for name in ("registers", "spills"))
+    shared = dynamic_shared()
+    cells, sources, targets = {}, [], []
+    for row in result["rows"]:
+        target = f"{row['arch']} ({row['toolkit'].rsplit('.', 1)[0]})"
+        sources.append(row["source"])
+        targets.append(target)
+        numbers = row["kernels"].values()
+        most = max((kernel[registers] for kernel in numbers), default=0)
+        spilled = sum(kernel[spills] for kernel in numbers)
+        text = f"{most}, {spilled} B spilled" if spilled else f"{most}"
+        cells[row["source"], target] = text if numbers else "-"
+    sources, targets = sorted(set(sources)), sorted(set(targets), key=in_order)
+    kernels = {row["source"]: row["kernels"] for row in result["rows"]}
+    lines = [
+        "| source | kernels | shared memory, KiB | " + " | ".join(targets) + " |",
+        "|---|---:|---:|" + "---:|" * len(targets),
+    ]
+    for source in sources:
+        most = max((shared.get(name, 0) for name in kernels[source]), default=0)
+        row = [cells.get((source, target), "not compiled") for target in targets]
+        room = f"{most / 1024:.0f}" if most else ""
+        lines.append(f"| {source} | {len(kernels[source])} | {room} | " + " | ".join(row) + " |")
+    num_pairs = len(result["rows"])
+    return lines + [
+        "",
+        f"{num_pairs} of {len(sources) * len(targets)} pairs compiled, the most registers of a kernel"
+        f" in each; the most shared memory that one asks for, sm_90a. Commit {result['commit']},"
+        " `benchmarks/kernels/nvcc_summary.py`.",
+    ]
+
+
+def in_order(target):
+    """sm_90a before sm_100f."""
+    return int(re.search(r"\d+", target).group()), target
+
+
+def dynamic_shared():
+    """Bytes of dynamic shared memory by kernel; the runner's tests hold them."""
+    rows = (ROOT / "kernels" / "cuda" / "resources_sm_90a.txt").read_text().splitlines()
+    return {row.split()[0]: int(row.split()[5]) for row in rows if not row.startswith("#")}
+
+
 def test_times(result):
     slowest = sorted(result["seconds"].items(), key=lambda item: -item[1])[:20]
     lines = ["| test | seconds |", "|---|---:|"]
@@ -474,6 +520,7 @@ TABLES = {
     "lending": lending,
     "prefix_cache": prefix_cache,
     "test_times": test_times,
+    "nvcc_summary": nvcc_summary,
 }
 
 

@@ -30,13 +30,18 @@ VERSION = re.compile(r"V(\d+\.\d+\.\d+)")
 COLUMNS = [field.name for field in dataclasses.fields(cuda_resources.Resources)]
 
 
-def digest_of_sources():
-    """What the kernels are made of: flags, sources, and the headers of kernels/."""
+def digest_of_headers():
+    """What every kernel is made of: flags, and the headers of kernels/."""
     hashed = hashlib.sha256(" ".join(cuda_resources.FLAGS).encode())
     folder = ROOT / "kernels"
-    for path in sorted([*folder.glob("*.h"), *folder.glob("cuda/*"), *folder.glob("simt/*")]):
-        if path.suffix in (".h", ".cu"):
-            hashed.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    for path in sorted([*folder.glob("*.h"), *folder.glob("cuda/*.h"), *folder.glob("simt/*.h")]):
+        hashed.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    return hashed
+
+
+def digest_of(headers, source):
+    hashed = headers.copy()
+    hashed.update(source.read_bytes())
     return hashed.hexdigest()[:16]
 
 
@@ -52,12 +57,10 @@ def commit():
     ).stdout.strip()
 
 
-def read_rows(path, digest):
-    """The rows so far, by key; none when the sources were others."""
-    result = json.loads(path.read_text()) if path.exists() else {}
-    if result.get("digest") != digest:
-        return {}
-    return {key_of(row): row for row in result["rows"]}
+def read_rows(path, digests):
+    """The rows so far, by key, without those whose sources were others."""
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    return {key_of(row): row for row in rows if row["digest"] == digests.get(row["source"])}
 
 
 def key_of(row):
@@ -85,11 +88,10 @@ def spilled(row):
     return {name: numbers[at] for name, numbers in row["kernels"].items() if numbers[at]}
 
 
-def write(path, digest, rows):
+def write(path, rows):
     result = {
         "benchmark": "nvcc_summary",
         "commit": commit(),
-        "digest": digest,
         "columns": COLUMNS,
         "rows": [rows[key] for key in sorted(rows)],
     }
@@ -106,9 +108,10 @@ def main():
     parser.add_argument("archs", nargs="+", metavar="ARCH")
     args = parser.parse_args()
     nvcc = args.nvcc or next((str(path) for path in ROOT.glob(WHEELS)), "nvcc")
-    path, digest, version = Path(args.json), digest_of_sources(), version_of(nvcc)
-    rows = read_rows(path, digest)
+    path, version, headers = Path(args.json), version_of(nvcc), digest_of_headers()
     sources = sorted(cuda_resources.KERNELS.glob("*.cu"))
+    digests = {source.name: digest_of(headers, source) for source in sources}
+    rows = read_rows(path, digests)
     wanted = [(version, arch, source) for arch in args.archs for source in sources]
     begin, spills, left = time.monotonic(), 0, 0
     for version, arch, source in wanted:
@@ -117,9 +120,10 @@ def main():
             left += 1
             continue
         if row is None:
-            row = compile_row(nvcc, source, arch) | {"toolkit": version}
+            row = compile_row(nvcc, source, arch)
+            row |= {"toolkit": version, "digest": digests[source.name]}
             rows[key_of(row)] = row
-            write(path, digest, rows)
+            write(path, rows)
         words = ", ".join(f"{name} {count} bytes" for name, count in spilled(row).items())
         spills += bool(words)
         print(f"{version} {arch} {source.name}: {len(row['kernels'])} kernels,"

@@ -27,6 +27,9 @@ import product_check
 from product_check import ask_all, own_folder, serving
 
 TOP = 5  # log-probabilities at each place
+# Nats. Of five rows of SmolLM2 the worst of 245,000 logits was off by 0.11 of a row's rms
+# (kernels/NOTES.md), so a standard deviation is 0.023 of it, some 0.12; this is six of them.
+BOUND = 0.75
 TEXT_CHARS = 400
 LEFT_OVER = 3
 PROCESSOR = ("--device", "cpu", "--mode", "aggregated")
@@ -56,6 +59,7 @@ class Results:
 
     def __init__(self, args):
         self.path = Path(args.json)
+        self.step = ""
         header = {"benchmark": "gpu_real", "device": args.device, "program": digest(args.baton)}
         header["asked"] = [args.num_texts, args.max_tokens, args.bound]
         read = json.loads(self.path.read_text()) if self.path.exists() else {}
@@ -72,8 +76,20 @@ class Results:
             kept = self.all[part].items()
             self.all[part] = {k: v for k, v in kept if not k.startswith(f"{path.name} ")}
 
+    def begin(self, step):
+        """Findings are of this step from now on; those of an earlier run of it are forgotten."""
+        self.step = step
+        kept = self.all["checks"].items()
+        self.all["checks"] = {name: check for name, check in kept if check["step"] != step}
+
+    def passed(self, step):
+        """Whether the step has run, and all it found passed, the end of its processes too."""
+        found = [check for check in self.all["checks"].values() if check["step"] == step]
+        return bool(found) and all(check["verdict"] == "pass" for check in found)
+
     def add(self, name, verdict="pass", detail="", **data):
-        self.all["checks"][name] = {"verdict": verdict, "detail": detail, **data}
+        check = {"step": self.step, "verdict": verdict, "detail": detail, **data}
+        self.all["checks"][name] = check
         print(f"{verdict} {name}: {detail}", flush=True)
         write_file(self.path, self.all)
 
@@ -82,9 +98,6 @@ class Results:
 
     def answers(self, name):
         return self.all["answers"].get(name)
-
-    def verdict(self, name):
-        return self.all["checks"].get(name, {}).get("verdict")
 
 
 def texts(args):
@@ -249,16 +262,17 @@ def check(args):
     begin, num_left, num_failed, num_steps = time.monotonic(), 0, 0, 0
     for name, run in steps(args):
         num_steps += 1
-        if args.results.verdict(name) == "pass":
+        if args.results.passed(name):
             continue
         if args.seconds and time.monotonic() - begin > args.seconds:
             num_left += 1
             continue
+        args.results.begin(name)
         try:
             run(name)
         except product_check.BROKEN as error:
             args.add(name, "FAIL", f"{type(error).__name__} {error}")
-        num_failed += args.results.verdict(name) != "pass"
+        num_failed += not args.results.passed(name)
     print(f"{num_steps - num_left - num_failed} passed, {num_failed} failed, {num_left} left")
     if num_steps == 0:
         sys.exit(f"real_check.py: there is no *.gguf in {args.models}")
@@ -275,7 +289,7 @@ def main():
     parser.add_argument("--device", required=True)
     parser.add_argument("--json", required=True)
     parser.add_argument("--seconds", type=float, default=0, help="0: without a limit")
-    parser.add_argument("--bound", type=float, default=0.5)
+    parser.add_argument("--bound", type=float, default=BOUND)
     parser.add_argument("--text", default=str(root / "tests" / "golden" / "perplexity.txt"))
     parser.add_argument("--num-texts", type=int, default=16)
     parser.add_argument("--max-tokens", type=int, default=48)
@@ -284,6 +298,7 @@ def main():
     args.add = args.results.add
     args.kv_memory, args.start_limit_s = "256MiB", 120
     args.timing = {}
+    args.tiny = args.device == "simt"  # short answers where a worker is killed
     with own_folder(args):
         args.converted = Path(args.models) / "converted"
         args.converted.mkdir(exist_ok=True)

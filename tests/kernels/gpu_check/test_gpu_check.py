@@ -236,6 +236,26 @@ class GpuCheckScript(StageCase):
         self.assertRegex(done.stdout, r"8 peers +pass")
         self.assertNotIn("not-built", done.stdout)
 
+    def test_a_checkout_builds_for_the_gpu_that_is_there(self):
+        build = (
+            "scripts/build.sh",
+            '#!/usr/bin/env bash\nfolder="build/$1/tests/kernels/gpu_check"\n'
+            'mkdir -p "$folder" && cp "$FAKE" "$folder/baton_gpu_check"\n',
+        )
+        root = self.unpacked(("CMakeLists.txt", ""), build)
+        tools = self.folder / "tools"
+        tools.mkdir()
+        smi = tools / "nvidia-smi"
+        for said, preset in (("9.0\n9.0", "cuda"), ("12.0", "cuda-all"), ("8.9", "cuda-all")):
+            smi.write_text(f"#!/bin/sh\nprintf '{said}\\n'\n")
+            smi.chmod(0o755)
+            path = f"{tools}:{os.environ['PATH']}"
+            script = root / "scripts" / "gpu_check.sh"
+            done = self.run_in(root, script, "--stages", "0", PATH=path)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual([path.name for path in (root / "build").glob("cuda*")], [preset])
+            shutil.rmtree(root / "build")
+
     def test_a_checkout_builds_what_stage_9_serves_by(self):
         build = (
             "#!/usr/bin/env bash\n"
