@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Brings large files to a machine that takes few MiB at a time; needs Python's own library alone.
 
-  scripts/gpu_pieces.py cut FILE ... --out DIR [--piece-mib 24]    NAME.000, NAME.001, ... and NAME.json
-  scripts/gpu_pieces.py join DIR --to FOLDER                       there: every file whose pieces came
+  scripts/gpu_pieces.py cut FILE ... --out DIR [--piece-mib 24]   NAME.000, NAME.001, ...; NAME.json
+  scripts/gpu_pieces.py join DIR --to FOLDER                      there: files whose pieces came
 
 `join` may be called after each transfer: it says which pieces are missing or damaged, and makes a
 file when it has all of them. NAME.json lists them in order with bytes and SHA-256, and those of the
@@ -68,8 +68,8 @@ def join(listed, folder, to):
     if is_whole(target, listed):
         print(f"{target}: whole")
         return True
-    bad = [piece["name"] for piece in listed["pieces"] if not is_whole(folder / piece["name"], piece)]
-    if bad:
+    names = [(piece["name"], piece) for piece in listed["pieces"]]
+    if bad := [name for name, piece in names if not is_whole(folder / name, piece)]:
         print(f"{target}: missing or damaged, of {len(listed['pieces'])}: {' '.join(bad)}")
         return False
     part = to / f"{listed['name']}.part"

@@ -358,8 +358,8 @@ def nvcc_summary(result):
     num_pairs = len(result["rows"])
     return lines + [
         "",
-        f"{num_pairs} of {len(sources) * len(targets)} pairs compiled, the most registers of a kernel"
-        f" in each; the most shared memory that one asks for, sm_90a. Commit {result['commit']},"
+        f"{num_pairs} of {len(sources) * len(targets)} pairs compiled: the most registers of one of"
+        f" a source's kernels, and the most shared memory (sm_90a). Commit {result['commit']},"
         " `benchmarks/kernels/nvcc_summary.py`.",
     ]
 

@@ -5,7 +5,7 @@
   ARCH: sm_80, sm_90a, sm_100f, ...   scripts/readme_tables.py makes the table of benchmarks/GPU.md
 
 Each source is compiled for each architecture by itself, and its row is written at once. A later
-call goes on where an earlier one was ended: it compiles what is missing, and what has changed since.
+call goes on where an earlier one was ended: it compiles what is missing or has changed since.
 No compilation begins after --limit seconds. Exit 1 when a source does not compile or a kernel
 spills, 0 otherwise, also when pairs are left over: their number is printed.
 """
@@ -96,7 +96,8 @@ def write(path, rows):
         "rows": [rows[key] for key in sorted(rows)],
     }
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(result, separators=(",", ":")).replace('{"arch"', '\n{"arch"') + "\n")
+    text = json.dumps(result, separators=(",", ":"))
+    part.write_text(text.replace('{"arch"', '\n{"arch"') + "\n")
     part.rename(path)
 
 
@@ -104,7 +105,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nvcc")
     parser.add_argument("--limit", type=float, default=float("inf"))
-    parser.add_argument("--json", default=str(ROOT / "benchmarks" / "results" / "nvcc_summary.json"))
+    parser.add_argument("--json", default=str(ROOT / "benchmarks/results/nvcc_summary.json"))
     parser.add_argument("archs", nargs="+", metavar="ARCH")
     args = parser.parse_args()
     nvcc = args.nvcc or next((str(path) for path in ROOT.glob(WHEELS)), "nvcc")

@@ -51,6 +51,8 @@ bool GpuCodeServes(std::string_view architectures, ComputeCapability gpu) {
   return false;
 }
 
+bool HasBeenChecked(ComputeCapability gpu) { return gpu.major == 9 && gpu.minor == 0; }
+
 std::string GpuArithmetic(ComputeCapability gpu) {
   return fmt::format("bf16.sm{}{}.1", gpu.major, gpu.minor);
 }

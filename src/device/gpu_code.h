@@ -36,6 +36,10 @@ std::string_view BuildGpuCode();
 // version alone. Another letter (90a) means that GPU alone.
 bool GpuCodeServes(std::string_view architectures, ComputeCapability gpu);
 
+// Whether a GPU of this capability has run scripts/gpu_check.sh; benchmarks/GPU.md has its answers.
+// What others compute is not known here. Where they are used, one line of the log says so.
+bool HasBeenChecked(ComputeCapability gpu);
+
 // "bf16.sm80.1": the order and rounding of what a GPU computes, a part of numerics_id. By major and
 // minor, because of tensor cores nobody promises more; the kernels' own code gives the same bits
 // everywhere, whether it came as machine code or as PTX.

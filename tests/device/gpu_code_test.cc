@@ -51,6 +51,13 @@ TEST(GpuCodeTest, MachineCodeServesItsMajorVersionAndPtxWhatCameLater) {
   }
 }
 
+TEST(GpuCodeTest, OneKindOfGpuHasBeenChecked) {
+  EXPECT_TRUE(HasBeenChecked({9, 0}));
+  for (const ComputeCapability& gpu : {ComputeCapability{8, 0}, {8, 9}, {10, 0}, {12, 0}}) {
+    EXPECT_FALSE(HasBeenChecked(gpu)) << gpu.major << "." << gpu.minor;
+  }
+}
+
 // Two generations never meet under one name, whatever code they run.
 TEST(GpuCodeTest, EveryGenerationHasAnArithmeticOfItsOwn) {
   const ComputeCapability gpus[] = {{8, 0}, {8, 6}, {8, 9}, {9, 0}, {10, 0}, {10, 3}, {12, 0}};

@@ -219,20 +219,18 @@ int Main(int argc, char** argv) {
   (void)InitLog({.role = "gpu_check", .level = LogLevel::kWarn});
   Options options;
   if (!Parse(argc, argv, options)) {
-    std::fprintf(
-        stderr,
-        "usage: baton_gpu_check --stage 0..9 [--simt [--float-mma | --ampere | --newer]] "
-        "[--tiny] [--json FILE [--append | --resume]] [--commit TEXT] [--limits FILE] "
-        "[--timings FILE] [--seconds N] [--kernels asynchronous|others] [--cublaslt FILE] "
-        "[--nccl FILE] [--sanitizer FILE] [--python FILE] [--peers FILE] [--baton FILE] "
-        "[--product-script FILE] [--models DIR] [--other-bytes]\n");
+    std::fprintf(stderr,
+                 "usage: baton_gpu_check --stage 0..9 [--simt [--float-mma | --ampere | --newer]] "
+                 "[--tiny] [--json FILE [--append | --resume]] [--commit TEXT] [--limits FILE] "
+                 "[--timings FILE] [--seconds N] [--kernels asynchronous|others] [--cublaslt FILE] "
+                 "[--nccl FILE] [--sanitizer FILE] [--python FILE] [--peers FILE] [--baton FILE] "
+                 "[--product-script FILE] [--models DIR] [--other-bytes]\n");
     return kExitUsage;
   }
   simt::RunOptions run = simt::CurrentRunOptions();
   if (options.float_mma) run.tensor_math = simt::TensorMath::kFloat;
   if (options.is_ampere || options.is_newer) {
-    run.tensor_math =
-        options.is_ampere ? simt::TensorMath::kAmpereBits : simt::TensorMath::kFloat;
+    run.tensor_math = options.is_ampere ? simt::TensorMath::kAmpereBits : simt::TensorMath::kFloat;
     run.max_shared_bytes = simt::kLeastSharedBytes;
   }
   simt::ScopedRunOptions scope(run);

@@ -108,8 +108,8 @@ def texts(args):
 
 
 def ask(args, name, path, ways):
-    """One list of (token, its log-probability, {token: log-probability}) a text; None when it failed
-    and that is a finding."""
+    """One list of (token, its log-probability, {token: log-probability}) a text; None when it
+    failed, and that is a finding."""
     with serving(args, name, path, ways) as cluster:
         if cluster is None:
             return None
@@ -198,7 +198,7 @@ def check_same(args, path, name, ways, other):
     if answers is None:
         return None
     num_wrong = sum(a != b for a, b in zip(expected, answers, strict=True))
-    said = f"{num_wrong} of {len(answers)} answers differ" if num_wrong else f"{len(answers)} answers"
+    said = f"{num_wrong} of {len(answers)} answers differ"
     return args.add(name, "FAIL" if num_wrong else "pass", said, **args.timing)
 
 
