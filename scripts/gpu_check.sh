@@ -168,6 +168,15 @@ export NCCL_COMM_BLOCKING=0
 for stage in $stages; do
   rm -f "$out/gpu_check_${files[$stage]}.json" "$out/gpu_check_${files[$stage]}.json.part"
 done
+# Code that comes as PTX is compiled by the driver, all of it at the first start (EAGER), which may
+# take longer than a stage may. It keeps what it compiled.
+if [[ "$preset" == cuda-all ]]; then
+  echo "== first start: the driver compiles what comes as PTX (at most $build_limit s)"
+  first="$(mktemp)"
+  CUDA_MODULE_LOADING=EAGER timeout -k 2 "$build_limit" "$program" --stage 0 --json "$first" \
+    >/dev/null 2>&1 || true
+  rm -f "$first"
+fi
 started=$SECONDS
 
 page=()

@@ -50,7 +50,7 @@ def version_of(nvcc):
     return VERSION.search(said).group(1)
 
 
-def commit():
+def commit_here():
     said = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     return subprocess.run(
         said, capture_output=True, text=True, check=True, cwd=ROOT
@@ -88,10 +88,10 @@ def spilled(row):
     return {name: numbers[at] for name, numbers in row["kernels"].items() if numbers[at]}
 
 
-def write(path, rows):
+def write(path, commit, rows):
     result = {
         "benchmark": "nvcc_summary",
-        "commit": commit(),
+        "commit": commit,
         "columns": COLUMNS,
         "rows": [rows[key] for key in sorted(rows)],
     }
@@ -110,6 +110,7 @@ def main():
     args = parser.parse_args()
     nvcc = args.nvcc or next((str(path) for path in ROOT.glob(WHEELS)), "nvcc")
     path, version, headers = Path(args.json), version_of(nvcc), digest_of_headers()
+    commit = commit_here()
     sources = sorted(cuda_resources.KERNELS.glob("*.cu"))
     digests = {source.name: digest_of(headers, source) for source in sources}
     rows = read_rows(path, digests)
@@ -124,7 +125,7 @@ def main():
             row = compile_row(nvcc, source, arch)
             row |= {"toolkit": version, "digest": digests[source.name]}
             rows[key_of(row)] = row
-            write(path, rows)
+            write(path, commit, rows)
         words = ", ".join(f"{name} {count} bytes" for name, count in spilled(row).items())
         spills += bool(words)
         print(f"{version} {arch} {source.name}: {len(row['kernels'])} kernels,"

@@ -254,6 +254,7 @@ class GpuCheckScript(StageCase):
             done = self.run_in(root, script, "--stages", "0", PATH=path)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertEqual([path.name for path in (root / "build").glob("cuda*")], [preset])
+            self.assertEqual("compiles what comes as PTX" in done.stdout, preset == "cuda-all")
             shutil.rmtree(root / "build")
 
     def test_a_checkout_builds_what_stage_9_serves_by(self):
