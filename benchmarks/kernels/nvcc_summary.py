@@ -26,22 +26,25 @@ sys.path.insert(0, str(ROOT / "tests" / "kernels" / "cuda"))
 import cuda_resources  # noqa: E402
 
 WHEELS = "build/cuda-venv/lib/python3*/site-packages/nvidia/cu13/bin/nvcc"
+INCLUDE = re.compile(r'^#include "(.+)"', re.M)
 VERSION = re.compile(r"V(\d+\.\d+\.\d+)")
 COLUMNS = [field.name for field in dataclasses.fields(cuda_resources.Resources)]
 
 
-def digest_of_headers():
-    """What every kernel is made of: flags, and the headers of kernels/."""
+def files_of(path, found):
+    """A source and the headers of ours that it includes, these too, by path."""
+    if path.exists() and path not in found:
+        found[path] = path.read_bytes()
+        for name in INCLUDE.findall(found[path].decode()):
+            files_of(ROOT / name, found)
+    return found
+
+
+def digest_of(source):
+    """What a source's kernels are made of."""
     hashed = hashlib.sha256(" ".join(cuda_resources.FLAGS).encode())
-    folder = ROOT / "kernels"
-    for path in sorted([*folder.glob("*.h"), *folder.glob("cuda/*.h"), *folder.glob("simt/*.h")]):
-        hashed.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
-    return hashed
-
-
-def digest_of(headers, source):
-    hashed = headers.copy()
-    hashed.update(source.read_bytes())
+    for path, text in sorted(files_of(source, {}).items()):
+        hashed.update(f"{path.relative_to(ROOT)}\n".encode() + text)
     return hashed.hexdigest()[:16]
 
 
@@ -109,10 +112,9 @@ def main():
     parser.add_argument("archs", nargs="+", metavar="ARCH")
     args = parser.parse_args()
     nvcc = args.nvcc or next((str(path) for path in ROOT.glob(WHEELS)), "nvcc")
-    path, version, headers = Path(args.json), version_of(nvcc), digest_of_headers()
-    commit = commit_here()
+    path, version, commit = Path(args.json), version_of(nvcc), commit_here()
     sources = sorted(cuda_resources.KERNELS.glob("*.cu"))
-    digests = {source.name: digest_of(headers, source) for source in sources}
+    digests = {source.name: digest_of(source) for source in sources}
     rows = read_rows(path, digests)
     wanted = [(version, arch, source) for arch in args.archs for source in sources]
     begin, spills, left = time.monotonic(), 0, 0

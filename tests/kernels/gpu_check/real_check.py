@@ -150,7 +150,7 @@ def compare(expected, got, bound):
                 problem = problem or f"text {text_idx}, token {place}: off by {error:.3g} nats"
             if a[0] == b[0]:
                 continue
-            # What the processor gives up by taking the device's token.
+            # The processor gives so much up by taking the device's token.
             margin = a[1] - a[2].get(b[0], -float("inf"))
             counts["margins"].append(margin)
             counts["diverged"] += 1

@@ -57,7 +57,7 @@ class Compare(unittest.TestCase):
         other = place(c=-0.56, b=-0.58)
         problem, counts = self.compare(self.ANSWER[0], other, place(z=-9.0))
         self.assertEqual(problem, "")
-        # What comes after it goes on from another text.
+        # The places after it are of another text.
         self.assertEqual((counts["compared"], counts["diverged"]), (2, 1))
         self.assertAlmostEqual(counts["margins"][0], 0.15)
 
