@@ -30,6 +30,7 @@ TOP = 5  # log-probabilities at each place
 # Nats. Of five rows of SmolLM2 the worst of 245,000 logits was off by 0.11 of a row's rms
 # (kernels/NOTES.md), so a standard deviation is 0.023 of it, some 0.12; this is six of them.
 BOUND = 0.75
+UNLISTED = 1000.0  # nats, of a token that is not among them
 TEXT_CHARS = 400
 LEFT_OVER = 3
 PROCESSOR = ("--device", "cpu", "--mode", "aggregated")
@@ -144,14 +145,14 @@ def compare(expected, got, bound):
         for place, (a, b) in enumerate(zip(ours, theirs)):
             counts["compared"] += 1
             common = a[2].keys() & b[2].keys()
-            error = max((abs(a[2][token] - b[2][token]) for token in common), default=float("inf"))
+            error = max((abs(a[2][token] - b[2][token]) for token in common), default=UNLISTED)
             counts["max_error"] = max(counts["max_error"], error)
             if error > bound:
                 problem = problem or f"text {text_idx}, token {place}: off by {error:.3g} nats"
             if a[0] == b[0]:
                 continue
             # The processor gives so much up by taking the device's token.
-            margin = a[1] - a[2].get(b[0], -float("inf"))
+            margin = a[1] - a[2].get(b[0], -UNLISTED)
             counts["margins"].append(margin)
             counts["diverged"] += 1
             if margin > 2 * bound:
@@ -160,7 +161,7 @@ def compare(expected, got, bound):
                     f" {margin:.3g} nats"
                 )
             break
-    return problem, counts
+    return problem or ("" if counts["compared"] else "nothing could be compared"), counts
 
 
 def check_processor(args, path, name):

@@ -66,8 +66,10 @@ class Compare(unittest.TestCase):
             problem, _ = self.compare(self.ANSWER[0], other, self.ANSWER[2])
             self.assertRegex(problem, "token 1: ")
 
-    def test_a_short_answer_fails(self):
+    def test_a_short_answer_fails_and_so_do_answers_without_tokens(self):
         self.assertIn("2 tokens, expected 3", self.compare(*self.ANSWER[:2])[0])
+        problem, _ = real_check.compare([[]], [[]], self.BOUND)
+        self.assertEqual(problem, "nothing could be compared")
 
 
 class Folder(FormCase):
