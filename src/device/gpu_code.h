@@ -24,7 +24,8 @@ std::string CudaVersionText(int version);
 
 // The architectures that the preset cuda-all compiles for; no GPU that they do not serve runs
 // kernels.
-inline constexpr std::string_view kMostGpuCode = "80-real, 90a-real, 90-virtual";
+inline constexpr std::string_view kMostGpuCode =
+    "80-real, 90a-real, 100-real, 120-real, 90-virtual";
 
 // As kMostGpuCode, for this build; empty without CUDA.
 std::string_view BuildGpuCode();

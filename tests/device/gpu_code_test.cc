@@ -34,7 +34,8 @@ TEST(GpuCodeTest, MachineCodeServesItsMajorVersionAndPtxWhatCameLater) {
   constexpr const char* kAll = kMostGpuCode.data();
   const Row rows[] = {{kAll, {8, 0}, true},          {kAll, {8, 6}, true},
                       {kAll, {8, 9}, true},          {kAll, {9, 0}, true},
-                      {kAll, {10, 0}, true},         {kAll, {12, 0}, true},
+                      {kAll, {10, 0}, true},         {kAll, {12, 1}, true},
+                      {kAll, {10, 7}, true},         {kAll, {11, 0}, true},
                       {kAll, {7, 5}, false},         {"90a-real", {9, 0}, true},
                       {"90a-real", {8, 0}, false},   {"90a-real", {10, 0}, false},
                       {"80-real", {9, 0}, false},    {"86-real", {8, 0}, false},
