@@ -330,6 +330,59 @@ def gpu_check(result):
     return lines + ["", f"{result['device']}, commit {result['commit']}, `scripts/gpu_check.sh`."]
 
 
+def nvcc_summary(result):
+    """What ptxas gives the kernels of each source, for each toolkit and GPU: the most registers of
+    a kernel, and the bytes that its kernels spill."""
+    registers, spills = (result["columns"].index(name) for name in ("registers", "spills"))
+    baseline = kernel_baseline()
+    cells, sources, targets = {}, [], []
+    kernels = {row["source"]: row["kernels"] for row in result["rows"]}
+    hopper = [
+        {"arch": "sm_90a", "toolkit": "13.0.88", "source": source,
+         "kernels": {name: baseline[name] for name in names if name in baseline}}
+        for source, names in kernels.items()
+    ]  # fmt: skip
+    for row in hopper + result["rows"]:
+        target = f"{row['arch']} ({row['toolkit'].rsplit('.', 1)[0]})"
+        sources.append(row["source"])
+        targets.append(target)
+        numbers = row["kernels"].values()
+        most = max((kernel[registers] for kernel in numbers), default=0)
+        spilled = sum(kernel[spills] for kernel in numbers)
+        text = f"{most}, {spilled} B spilled" if spilled else f"{most}"
+        cells[row["source"], target] = text if numbers else "-"
+    sources, targets = sorted(set(sources)), sorted(set(targets), key=in_order)
+    lines = [
+        "| source | kernels | shared memory, KiB | " + " | ".join(targets) + " |",
+        "|---|---:|---:|" + "---:|" * len(targets),
+    ]
+    for source in sources:
+        most = max((baseline[name][4] for name in kernels[source] if name in baseline), default=0)
+        row = [cells.get((source, target), "not compiled") for target in targets]
+        room = f"{most / 1024:.0f}" if most else ""
+        lines.append(f"| {source} | {len(kernels[source])} | {room} | " + " | ".join(row) + " |")
+    num_pairs = len(cells)
+    return lines + [
+        "",
+        f"{num_pairs} of {len(sources) * len(targets)} pairs compiled: the most registers of one of"
+        f" a source's kernels, and the most dynamic shared memory. Commit {result['commit']},"
+        " `benchmarks/kernels/nvcc_summary.py`; sm_90a is what cuda_resources_test holds.",
+    ]
+
+
+def in_order(target):
+    """sm_90a before sm_100f."""
+    return int(re.search(r"\d+", target).group()), target
+
+
+def kernel_baseline():
+    """[registers, stack, spills, static and dynamic shared memory, threads] by kernel, on sm_90a;
+    tests hold them."""
+    rows = (ROOT / "kernels" / "cuda" / "resources_sm_90a.txt").read_text().splitlines()
+    split = [row.split() for row in rows if not row.startswith("#")]
+    return {name: list(map(int, numbers)) for name, *numbers in split}
+
+
 def test_times(result):
     slowest = sorted(result["seconds"].items(), key=lambda item: -item[1])[:20]
     lines = ["| test | seconds |", "|---|---:|"]
@@ -501,6 +554,7 @@ TABLES = {
     "lending": lending,
     "prefix_cache": prefix_cache,
     "test_times": test_times,
+    "nvcc_summary": nvcc_summary,
 }
 
 

@@ -14,6 +14,7 @@
 // Stages are small, so there are eight: two ctas an SM then have 32 KiB and more under way.
 #include "kernels/cuda/gemm_spread.h"
 #include "kernels/cuda/packed_stages.h"
+#include "kernels/simt/newer_ctas.h"
 
 namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
@@ -46,40 +47,40 @@ BATON_DEVICE void MultiplyPacked(const PackedLaunch& launch) {
   MultiplyFewRows<kGroup>(launch.product, stages, memory.is_last);
 }
 
-BATON_KERNEL(kRowsThreads) PackedRows8Q40Kernel(PackedLaunch launch) {
+BATON_KERNEL_NEWER(kRowsThreads, 9) PackedRows8Q40Kernel(PackedLaunch launch) {
   MultiplyPacked<PackedFormat::kQ4_0, 8>(launch);
 }
-BATON_KERNEL(kRowsThreads) PackedRows8Q41Kernel(PackedLaunch launch) {
+BATON_KERNEL_NEWER(kRowsThreads, 9) PackedRows8Q41Kernel(PackedLaunch launch) {
   MultiplyPacked<PackedFormat::kQ4_1, 8>(launch);
 }
-BATON_KERNEL(kRowsThreads) PackedRows8Q4KKernel(PackedLaunch launch) {
+BATON_KERNEL_NEWER(kRowsThreads, 9) PackedRows8Q4KKernel(PackedLaunch launch) {
   MultiplyPacked<PackedFormat::kQ4_K, 8>(launch);
 }
-BATON_KERNEL(kRowsThreads) PackedRows8Q80Kernel(PackedLaunch launch) {
+BATON_KERNEL_NEWER(kRowsThreads, 9) PackedRows8Q80Kernel(PackedLaunch launch) {
   MultiplyPacked<PackedFormat::kQ8_0, 8>(launch);
 }
-BATON_KERNEL(kRowsThreads) PackedRows8Q6KKernel(PackedLaunch launch) {
+BATON_KERNEL_NEWER(kRowsThreads, 9) PackedRows8Q6KKernel(PackedLaunch launch) {
   MultiplyPacked<PackedFormat::kQ6_K, 8>(launch);
 }
-BATON_KERNEL(kRowsThreads) PackedRows8E4m3Kernel(PackedLaunch launch) {
+BATON_KERNEL_NEWER(kRowsThreads, 9) PackedRows8E4m3Kernel(PackedLaunch launch) {
   MultiplyPacked<PackedFormat::kE4m3, 8>(launch);
 }
-BATON_KERNEL(kRowsThreads) PackedRows32Q40Kernel(PackedLaunch launch) {
+BATON_KERNEL_NEWER(kRowsThreads, 4) PackedRows32Q40Kernel(PackedLaunch launch) {
   MultiplyPacked<PackedFormat::kQ4_0, 32>(launch);
 }
-BATON_KERNEL(kRowsThreads) PackedRows32Q41Kernel(PackedLaunch launch) {
+BATON_KERNEL_NEWER(kRowsThreads, 4) PackedRows32Q41Kernel(PackedLaunch launch) {
   MultiplyPacked<PackedFormat::kQ4_1, 32>(launch);
 }
-BATON_KERNEL(kRowsThreads) PackedRows32Q4KKernel(PackedLaunch launch) {
+BATON_KERNEL_NEWER(kRowsThreads, 4) PackedRows32Q4KKernel(PackedLaunch launch) {
   MultiplyPacked<PackedFormat::kQ4_K, 32>(launch);
 }
-BATON_KERNEL(kRowsThreads) PackedRows32Q80Kernel(PackedLaunch launch) {
+BATON_KERNEL_NEWER(kRowsThreads, 4) PackedRows32Q80Kernel(PackedLaunch launch) {
   MultiplyPacked<PackedFormat::kQ8_0, 32>(launch);
 }
-BATON_KERNEL(kRowsThreads) PackedRows32Q6KKernel(PackedLaunch launch) {
+BATON_KERNEL_NEWER(kRowsThreads, 4) PackedRows32Q6KKernel(PackedLaunch launch) {
   MultiplyPacked<PackedFormat::kQ6_K, 32>(launch);
 }
-BATON_KERNEL(kRowsThreads) PackedRows32E4m3Kernel(PackedLaunch launch) {
+BATON_KERNEL_NEWER(kRowsThreads, 4) PackedRows32E4m3Kernel(PackedLaunch launch) {
   MultiplyPacked<PackedFormat::kE4m3, 32>(launch);
 }
 

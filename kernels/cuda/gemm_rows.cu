@@ -14,6 +14,7 @@
 // Combining: gemm_spread.h. Stages of 36 KiB (8 rows) or 48 KiB (32) let six or four ctas share an
 // SM.
 #include "kernels/cuda/gemm_spread.h"
+#include "kernels/simt/newer_ctas.h"
 
 namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
@@ -64,7 +65,9 @@ BATON_DEVICE void MultiplyRows(const GemmLaunch& launch) {
 }
 
 BATON_KERNEL(kRowsThreads) GemmRows8Kernel(GemmLaunch launch) { MultiplyRows<8>(launch); }
-BATON_KERNEL(kRowsThreads) GemmRows32Kernel(GemmLaunch launch) { MultiplyRows<32>(launch); }
+BATON_KERNEL_NEWER(kRowsThreads, 8) GemmRows32Kernel(GemmLaunch launch) {
+  MultiplyRows<32>(launch);
+}
 
 template <uint32_t kGroup>
 absl::Status Launch(const GemmLaunch& launch, void (*kernel)(GemmLaunch), void* stream) {

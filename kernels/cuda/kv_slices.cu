@@ -11,6 +11,7 @@
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/cuda/row_shapes.h"
 #include "kernels/simt/device.h"
+#include "kernels/simt/newer_ctas.h"
 
 namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
@@ -263,7 +264,8 @@ BATON_KERNEL(kKvThreads) KvGatherKernel(BATON_MAP_PARAM KvSlicesParams params) {
 BATON_KERNEL(kKvThreads) KvGatherRanksKernel(BATON_MAP_PARAM KvSlicesParams params) {
   GatherSlice<DividedSlice>(params);
 }
-BATON_KERNEL(kKvThreads) KvScatterKernel(BATON_MAP_PARAM KvSlicesParams params) {
+// Eight would fit, with 32 registers each.
+BATON_KERNEL_NEWER(kKvThreads, 6) KvScatterKernel(BATON_MAP_PARAM KvSlicesParams params) {
   ScatterSlice<WholeSlice>(params);
 }
 BATON_KERNEL(kKvThreads) KvScatterRanksKernel(BATON_MAP_PARAM KvSlicesParams params) {

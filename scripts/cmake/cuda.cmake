@@ -23,8 +23,9 @@ if(BATON_CUDA)
     set(CMAKE_CUDA_COMPILER "${BATON_NVCC}")
   endif()
   # The `a` is needed: the Hopper-only instructions exist in no other architecture's name. The
-  # program that users run also has machine code for Ampere and Ada, and PTX for GPUs that came
-  # after Hopper (preset cuda-all).
+  # program that users run also has machine code for Ampere, Ada and Blackwell, and PTX for other
+  # GPUs that came after Hopper (preset cuda-all). A family (100f) would hold no more: no kernel has
+  # an instruction of one, and CMake 3.25 refuses the letter.
   set(BATON_CUDA_ARCHITECTURES "90a-real" CACHE STRING "GPU architectures to compile for")
   set(CMAKE_CUDA_ARCHITECTURES ${BATON_CUDA_ARCHITECTURES})
   if(BATON_CCACHE)

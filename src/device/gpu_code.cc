@@ -23,8 +23,11 @@ bool Serves(std::string_view architecture, ComputeCapability gpu) {
   if (error != std::errc()) return false;
   const int major = number / 10;
   const int minor = number % 10;
-  if (end != last) return gpu.major == major && gpu.minor == minor;
+  const std::string_view letter(end, static_cast<size_t>(last - end));
+  const bool is_family = letter == "f";
+  if (!letter.empty() && !is_family) return gpu.major == major && gpu.minor == minor;
   if (gpu.major == major) return gpu.minor >= minor;
+  if (is_family) return false;
   // Code for less than sm_90 waits for no launch that it overlaps with, and these overlap.
   constexpr int kOverlapsFrom = 9;
   return !is_real && gpu.major > major && (gpu.major < kOverlapsFrom || major >= kOverlapsFrom);
@@ -47,6 +50,8 @@ bool GpuCodeServes(std::string_view architectures, ComputeCapability gpu) {
   }
   return false;
 }
+
+bool HasBeenChecked(ComputeCapability gpu) { return gpu.major == 9 && gpu.minor == 0; }
 
 std::string GpuArithmetic(ComputeCapability gpu) {
   return fmt::format("bf16.sm{}{}.1", gpu.major, gpu.minor);

@@ -24,16 +24,22 @@ std::string CudaVersionText(int version);
 
 // The architectures that the preset cuda-all compiles for; no GPU that they do not serve runs
 // kernels.
-inline constexpr std::string_view kMostGpuCode = "80-real, 90a-real, 90-virtual";
+inline constexpr std::string_view kMostGpuCode =
+    "80-real, 90a-real, 100-real, 120-real, 90-virtual";
 
 // As kMostGpuCode, for this build; empty without CUDA.
 std::string_view BuildGpuCode();
 
 // Whether a GPU runs code for these architectures. NN-real is machine code: GPUs of the same major
 // version and at least that minor one run it. NN-virtual is PTX: the driver compiles it for all
-// later GPUs, but PTX below 90 not for GPUs from sm_90 on, where launches overlap. NN is both. A
-// letter after the number (90a) means that GPU alone.
+// later GPUs, but PTX below 90 not for GPUs from sm_90 on, where launches overlap. NN is both. An f
+// after the number (100f) means its family, which is machine code and PTX for GPUs of that major
+// version alone. Another letter (90a) means that GPU alone.
 bool GpuCodeServes(std::string_view architectures, ComputeCapability gpu);
+
+// Whether a GPU of this capability has run scripts/gpu_check.sh; benchmarks/GPU.md has its answers.
+// What others compute is not known here. Where they are used, one line of the log says so.
+bool HasBeenChecked(ComputeCapability gpu);
 
 // "bf16.sm80.1": the order and rounding of what a GPU computes, a part of numerics_id. By major and
 // minor, because of tensor cores nobody promises more; the kernels' own code gives the same bits

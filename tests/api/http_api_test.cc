@@ -775,28 +775,5 @@ TEST_F(HttpApiTest, TextThatIsTooLongNamesItsOwnField) {
   EXPECT_EQ(Text(*responder, {"error", "param"}), "content");
 }
 
-TEST_F(HttpApiTest, ServerErrorsSpeakTheSameLanguage) {
-  const std::vector<std::pair<int, std::string>> errors = {
-      {400, "malformed_request"},    {404, "not_found"},       {405, "method_not_allowed"},
-      {408, "request_timeout"},      {413, "body_too_large"},  {417, "unsupported_http"},
-      {431, "header_too_large"},     {500, "internal_error"},  {501, "unsupported_http"},
-      {503, "too_many_connections"}, {505, "unsupported_http"}};
-  for (const auto& [status, code] : errors) {
-    HttpResponse response = api_.AsErrorFormatter()({status, "ignored"}, "my-id");
-    EXPECT_EQ(response.headers.Find("X-Request-Id"), "my-id");
-    EXPECT_FALSE(response.headers.Find("X-Baton-Ignored-Fields").has_value());
-    response = api_.AsErrorFormatter()({status, "ignored"}, "bad\x01id");
-    EXPECT_EQ(response.headers.Find("X-Request-Id").value_or("").size(), 32u) << "a new one";
-    EXPECT_EQ(response.headers.Find("X-Baton-Ignored-Fields"), "X-Request-Id");
-    EXPECT_EQ(response.status, status);
-    EXPECT_EQ(response.body.find("{\"error\":{\"message\":\""), 0u);
-    EXPECT_EQ(response.body.find("Ignored.") != std::string::npos, status == 400)
-        << "a broken request is told what broke it: " << response.body;
-    EXPECT_NE(response.body.find("\"code\":\"" + code + "\""), std::string::npos) << response.body;
-  }
-  EXPECT_EQ(submitter_.refused().size(), 2 * errors.size())
-      << "baton_requests_total counts them too";
-}
-
 }  // namespace
 }  // namespace baton::api

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 
 #include "src/base/check.h"
+#include "src/device/gpu_code.h"
 #include "tests/device/fake_cudart.h"
 #include "tests/device/fake_green_driver.h"
 
@@ -72,6 +73,17 @@ TEST_F(CudaDeviceTest, WhatItCannotComputeOnIsNamed) {
   EXPECT_EQ(status.code(), kMissing);
   EXPECT_THAT(std::string(status.message()), HasSubstr("GPU 0 (Fake) is sm_70; this build has"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("no kernel image is there"));
+}
+
+TEST_F(CudaDeviceTest, AKindOfGpuThatNobodyCheckedIsNamedInTheLog) {
+  for (const int major : {9, 12}) {
+    machine_.major = major;
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(Opened()->arithmetic(), GpuArithmetic({major, 0}));
+    const std::string log = testing::internal::GetCapturedStderr();
+    const std::string line = "GPU 0 (Fake) is sm_120, of which none has run scripts/gpu_check.sh";
+    EXPECT_EQ(log.find(line) != log.npos, major == 12) << log;
+  }
 }
 
 // A GPU that is there and fails must not pass for one that is absent.

@@ -34,17 +34,28 @@ TEST(GpuCodeTest, MachineCodeServesItsMajorVersionAndPtxWhatCameLater) {
   constexpr const char* kAll = kMostGpuCode.data();
   const Row rows[] = {{kAll, {8, 0}, true},          {kAll, {8, 6}, true},
                       {kAll, {8, 9}, true},          {kAll, {9, 0}, true},
-                      {kAll, {10, 0}, true},         {kAll, {12, 0}, true},
+                      {kAll, {10, 0}, true},         {kAll, {12, 1}, true},
+                      {kAll, {10, 7}, true},         {kAll, {11, 0}, true},
                       {kAll, {7, 5}, false},         {"90a-real", {9, 0}, true},
                       {"90a-real", {8, 0}, false},   {"90a-real", {10, 0}, false},
                       {"80-real", {9, 0}, false},    {"86-real", {8, 0}, false},
                       {"90-virtual", {8, 9}, false}, {"90a-virtual", {10, 0}, false},
                       {"80", {9, 0}, false},         {"80", {7, 5}, false},
                       {"80", {8, 9}, true},          {"90", {10, 0}, true},
+                      {"100f-real", {10, 3}, true},  {"100f-real", {9, 0}, false},
+                      {"100f", {11, 0}, false},      {"100f-virtual", {12, 0}, false},
+                      {"103f", {10, 0}, false},      {"120f-real", {12, 1}, true},
                       {"", {9, 0}, false},           {"native", {9, 0}, false}};
   for (const Row& row : rows) {
     EXPECT_EQ(GpuCodeServes(row.architectures, row.gpu), row.serves)
         << row.architectures << " on " << row.gpu.major << "." << row.gpu.minor;
+  }
+}
+
+TEST(GpuCodeTest, OneKindOfGpuHasBeenChecked) {
+  EXPECT_TRUE(HasBeenChecked({9, 0}));
+  for (const ComputeCapability& gpu : {ComputeCapability{8, 0}, {8, 9}, {10, 0}, {12, 0}}) {
+    EXPECT_FALSE(HasBeenChecked(gpu)) << gpu.major << "." << gpu.minor;
   }
 }
 

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -249,6 +250,35 @@ TEST(DeviceModelRecordedTest, OthersAreLaunchedKernelByKernel) {
                   .Forward({all.first(1), {&span, 1}, {&row, 1}}, moved, nullptr, logits)
                   .ok());
   EXPECT_EQ(simt::TotalRunStats().num_launches - before, kernels);
+}
+
+// benchmarks/GPU.md has these numbers.
+TEST(DeviceModelRecordedTest, ADecodeStepIsAsManyLaunchesALayerAtEveryBatch) {
+  struct Row {
+    const char* model;
+    uint32_t of_layer;
+  };
+  constexpr uint32_t kAround = 5;  // two gathers, last norm, output layer, choice of tokens
+  constexpr uint32_t kMaxRows = 16;
+  for (const Row& row : {Row{"head64_llama", 9}, Row{"head64_qwen3moe", 13}}) {
+    OnDevice on(Tiny(row.model));
+    ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
+    ASSERT_TRUE(on.fixture.model().Prepare(on.fixture.view()).ok());
+    const uint32_t num_layers = on.fixture.model().config().num_layers;
+    const std::vector<TokenId> tokens = RandomTokens(kMaxRows, 1);
+    for (uint32_t num_rows = 1; num_rows <= kMaxRows; ++num_rows) {
+      std::vector<Chunk> chunks;
+      for (uint32_t i = 0; i < num_rows; ++i) {
+        chunks.push_back({i, num_rows - 1 - i, std::span(tokens).subspan(i, 1)});
+      }
+      const uint64_t before = simt::TotalRunStats().num_launches;
+      ASSERT_TRUE(on.fixture.Run(chunks).ok());
+      const uint64_t launches = simt::TotalRunStats().num_launches - before;
+      std::printf("%s, %u rows: %.2f launches a layer, %u around them\n", row.model, num_rows,
+                  (static_cast<double>(launches) - kAround) / num_layers, kAround);
+      EXPECT_EQ(launches, row.of_layer * num_layers + kAround) << row.model << " " << num_rows;
+    }
+  }
 }
 
 }  // namespace

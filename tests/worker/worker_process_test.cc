@@ -62,7 +62,7 @@ class WorkerProcessTest : public testing::Test {
   FakeRouter router_;
 };
 
-// What a router opens to a worker that has registered with it.
+// The session that a router opens to a worker that has registered with it.
 class CalledBack {
  public:
   explicit CalledBack(const v1::WorkerHello& worker)

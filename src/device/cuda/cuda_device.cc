@@ -87,12 +87,19 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal, CodeCh
                               std::string(code.message()));
   }
   BATON_RETURN_IF_ERROR(code);
+  const ComputeCapability capability = {properties.major, properties.minor};
+  if (!HasBeenChecked(capability)) {
+    BATON_LOG_WARN(
+        "GPU {} ({}) is sm_{}{}, of which none has run scripts/gpu_check.sh: the bits of its "
+        "tensor cores are not known, and no other kind of GPU pairs with it",
+        ordinal, properties.name, capability.major, capability.minor);
+  }
   std::unique_ptr<CudaDevice> device(new CudaDevice(ordinal));
   device->product_ = properties.name;
   device->description_ = fmt::format("GPU {} ({}, {})", ordinal, properties.name,
                                      FormatSize(properties.totalGlobalMem));
   device->num_sms_ = static_cast<uint32_t>(properties.multiProcessorCount);
-  device->arithmetic_ = GpuArithmetic({properties.major, properties.minor});
+  device->arithmetic_ = GpuArithmetic(capability);
   device->reads_pageable_ = properties.pageableMemoryAccess != 0;
   BATON_ASSIGN_OR_RETURN(device->stream_, MakeStream(kModelPriority));
   return device;

@@ -1,12 +1,11 @@
 """Compiles the CUDA kernels with nvcc and compares what ptxas gave them with the baseline.
 
-Usage: cuda_resources.py NVCC CUOBJDUMP [--arch sm_90a] [--update | --no-baseline] [--spills BYTES].
+Usage: cuda_resources.py NVCC CUOBJDUMP [--arch sm_90a] [--update | --no-baseline].
 Exit 1 on a difference, a spill, a warning of ptxas, or a missing compiler. Exit 1 also on a wgmma
 that waits for the one before, or an instruction that should be there and is not
 (cuda_instructions.py). The baseline is kernels/cuda/resources_ARCH.txt; --update writes its columns
 from this compiler (the dynamic columns stay: the kernels' test on the runner checks them). With
---no-baseline, for other architectures than the tests' own, only spills and warnings are errors;
---spills names how many bytes a kernel may spill there (stores and loads).
+--no-baseline, for other architectures than the tests' own, only spills and warnings are errors.
 """
 
 import argparse
@@ -29,7 +28,7 @@ FLAGS = [
     "-fmad=false",
 ]
 STRICT = "-Xptxas=-v,-warn-spills,-warn-lmem-usage,-Werror"
-COUNTED = "-Xptxas=-v,-Werror"  # spills are counted here
+COUNTED = "-Xptxas=-v,-Werror"  # for those who count spills (benchmarks/kernels)
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")
 NAME = re.compile(r"\d([A-Z][A-Za-z0-9]*Kernel)E")
 STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -73,10 +72,9 @@ def parse(output):
     return found
 
 
-def compile_all(nvcc, cuobjdump, arch, ptxas):
-    """({kernel: Resources}, {kernel: instructions}) of all sources; exits with the compiler's words
-    when one fails."""
-    found, instructions = {}, {}
+def compile_source(nvcc, source, arch, ptxas, target):
+    """What nvcc says of one source, which becomes the file `target`; exits with its words when it
+    fails."""
     virtual = arch.replace("sm_", "compute_")
     # ccache, which knows -c alone, keeps what ptxas said beside the object. Each clone has a nvcc
     # of its own, so its bytes are what must be the same.
@@ -86,21 +84,29 @@ def compile_all(nvcc, cuobjdump, arch, ptxas):
         "CCACHE_NOHASHDIR": "1",
         "CCACHE_COMPILERCHECK": "content",
     }
+    command = [nvcc, *FLAGS, ptxas, f"-gencode=arch={virtual},code={arch}", f"-I{ROOT}"]
+    done = subprocess.run(
+        [*([ccache] if ccache else []), *command, "-c", "-o", str(target), str(source)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **cached},
+    )
+    said = done.stdout + done.stderr
+    if done.returncode != 0:
+        sys.exit(f"{source.name} does not compile for {arch}:\n{said}")
+    if SERIALIZED.search(said):
+        sys.exit(f"{source.name}: ptxas waits for each wgmma:\n{said}")
+    return said
+
+
+def compile_all(nvcc, cuobjdump, arch):
+    """({kernel: Resources}, {kernel: instructions}) of all sources; exits with the compiler's words
+    when one fails."""
+    found, instructions = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         for source in sorted(KERNELS.glob("*.cu")):
             target = Path(folder) / (source.stem + ".o")
-            command = [nvcc, *FLAGS, ptxas, f"-gencode=arch={virtual},code={arch}", f"-I{ROOT}"]
-            done = subprocess.run(
-                [*([ccache] if ccache else []), *command, "-c", "-o", str(target), str(source)],
-                capture_output=True,
-                text=True,
-                env={**os.environ, **cached},
-            )
-            if done.returncode != 0:
-                sys.exit(f"{source.name} does not compile for {arch}:\n{done.stdout}{done.stderr}")
-            if SERIALIZED.search(done.stdout + done.stderr):
-                sys.exit(f"{source.name}: ptxas waits for each wgmma:\n{done.stdout}{done.stderr}")
-            found.update(parse(done.stdout + done.stderr))
+            found.update(parse(compile_source(nvcc, source, arch, STRICT, target)))
             instructions.update(cuda_instructions.read(cuobjdump, target))
     return found, instructions
 
@@ -137,14 +143,12 @@ def main():
     parser.add_argument("--arch", default="sm_90a")
     parser.add_argument("--update", action="store_true")
     parser.add_argument("--no-baseline", action="store_true")
-    parser.add_argument("--spills", type=int, default=0)
     arguments = parser.parse_args()
     for tool in (arguments.nvcc, arguments.cuobjdump):
         if not Path(tool).exists():
             sys.exit(f"{tool} is missing; run scripts/deps.sh --cuda and configure again")
     path = KERNELS / f"resources_{arguments.arch}.txt"
-    ptxas = STRICT if arguments.spills == 0 else COUNTED
-    found, instructions = compile_all(arguments.nvcc, arguments.cuobjdump, arguments.arch, ptxas)
+    found, instructions = compile_all(arguments.nvcc, arguments.cuobjdump, arguments.arch)
     baseline = read_baseline(path)
     if arguments.update:
         rows = [
@@ -156,7 +160,7 @@ def main():
     lines = [
         f"{name}: {resources.spills} bytes spilled"
         for name, resources in sorted(found.items())
-        if resources.spills > arguments.spills
+        if resources.spills
     ]
     if not arguments.no_baseline:
         lines = differences(found, baseline) + cuda_instructions.differences(instructions)

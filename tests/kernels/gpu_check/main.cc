@@ -25,6 +25,7 @@
 //   --float-mma       with --simt: the runner's quick arithmetic, whose bits must be noticed (a
 //                     test of the comparison)
 //   --ampere          with --simt: tensor cores as Ampere's and Ada's shared memory
+//   --newer           with --simt: a GPU that came after Hopper, whose tensor cores no model knows
 //   --other-bytes     stage 6: the sender's blocks hold other bytes than they should (likewise)
 // Stage 6 starts this program once more with an argument of its own (hand_off_child.h). Two more
 // ways to call it, which ask no device:
@@ -76,6 +77,7 @@ struct Options {
   bool resume = false;
   bool float_mma = false;
   bool is_ampere = false;
+  bool is_newer = false;
   bool other_bytes = false;
   std::string json;
   std::string commit;
@@ -116,6 +118,7 @@ bool* SwitchOf(Options& options, std::string_view name) {
   if (name == "--resume") return &options.resume;
   if (name == "--float-mma") return &options.float_mma;
   if (name == "--ampere") return &options.is_ampere;
+  if (name == "--newer") return &options.is_newer;
   if (name == "--other-bytes") return &options.other_bytes;
   return nullptr;
 }
@@ -216,19 +219,18 @@ int Main(int argc, char** argv) {
   (void)InitLog({.role = "gpu_check", .level = LogLevel::kWarn});
   Options options;
   if (!Parse(argc, argv, options)) {
-    std::fprintf(
-        stderr,
-        "usage: baton_gpu_check --stage 0..9 [--simt [--float-mma | --ampere]] [--tiny] "
-        "[--json FILE [--append | --resume]] [--commit TEXT] [--limits FILE] [--timings FILE] "
-        "[--seconds N] [--kernels asynchronous|others] [--cublaslt FILE] [--nccl FILE] "
-        "[--sanitizer FILE] [--python FILE] [--peers FILE] [--baton FILE] [--product-script FILE] "
-        "[--models DIR] [--other-bytes]\n");
+    std::fprintf(stderr,
+                 "usage: baton_gpu_check --stage 0..9 [--simt [--float-mma | --ampere | --newer]] "
+                 "[--tiny] [--json FILE [--append | --resume]] [--commit TEXT] [--limits FILE] "
+                 "[--timings FILE] [--seconds N] [--kernels asynchronous|others] [--cublaslt FILE] "
+                 "[--nccl FILE] [--sanitizer FILE] [--python FILE] [--peers FILE] [--baton FILE] "
+                 "[--product-script FILE] [--models DIR] [--other-bytes]\n");
     return kExitUsage;
   }
   simt::RunOptions run = simt::CurrentRunOptions();
   if (options.float_mma) run.tensor_math = simt::TensorMath::kFloat;
-  if (options.is_ampere) {
-    run.tensor_math = simt::TensorMath::kAmpereBits;
+  if (options.is_ampere || options.is_newer) {
+    run.tensor_math = options.is_ampere ? simt::TensorMath::kAmpereBits : simt::TensorMath::kFloat;
     run.max_shared_bytes = simt::kLeastSharedBytes;
   }
   simt::ScopedRunOptions scope(run);

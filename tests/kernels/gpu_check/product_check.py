@@ -58,17 +58,23 @@ def add(name, verdict="pass", detail="", **data):
     print(json.dumps(line), flush=True)
 
 
-class Cluster:
-    """One `baton serve` with free ports, which ends with this process; `up_s` is how long it took
-    to be ready."""
+def path_of(args, model):
+    return Path(args.models) / f"tiny_{model}.gguf"
 
-    def __init__(self, args, model, ways):
+
+class Cluster:
+    """One `baton serve` of a model file with free ports, on args.device unless `ways` names one. It
+    ends with this process; `up_s` is how long it took to be ready."""
+
+    def __init__(self, args, path, ways):
         self.folder = Path(tempfile.mkdtemp(dir=args.folder))
-        command = [args.baton, "serve", str(Path(args.models) / f"tiny_{model}.gguf")]
+        command = [args.baton, "serve", str(path)]
         for flag in ("--http", "--grpc", "--admin"):
             command += [flag, "127.0.0.1:0"]
-        command += ["--run-dir", str(self.folder), "--device", args.device, "--kv-memory", "16MiB"]
-        command += ["--deterministic", *ways]
+        command += ["--run-dir", str(self.folder), "--kv-memory", args.kv_memory]
+        if "--device" not in ways:
+            command += ["--device", args.device, "--deterministic"]
+        command += ways
         variables = {k: v for k, v in os.environ.items() if k not in STAGE_VARIABLES}
         begin = time.monotonic()
         with open(self.folder / "serve.out", "wb") as out:
@@ -83,9 +89,9 @@ class Cluster:
         while "is ready" not in self.said():
             if self.process.poll() is not None:
                 raise RuntimeError(f"serve ended with {self.process.returncode}: {self.last()}")
-            if time.monotonic() - begin > START_LIMIT_S:
+            if time.monotonic() - begin > args.start_limit_s:
                 self.kill()
-                raise RuntimeError(f"not ready within {START_LIMIT_S} s: {self.last()}")
+                raise RuntimeError(f"not ready within {args.start_limit_s} s: {self.last()}")
             time.sleep(0.02)
         self.up_s = round(time.monotonic() - begin, 2)
 
@@ -171,22 +177,22 @@ def requests(lengths, max_tokens):
 
 
 @contextlib.contextmanager
-def serving(args, name, model, ways, how=signal.SIGINT):
+def serving(args, name, path, ways, how=signal.SIGINT):
     """A cluster, or None where it could not start; what ends badly is a finding of its own. It is
     ended by the signal `how`: SIGTERM takes new connections for 5 s more."""
     cluster = None
     try:
-        cluster = Cluster(args, model, ways)
+        cluster = Cluster(args, path, ways)
     except (OSError, RuntimeError) as error:
-        add(name, "FAIL", str(error))
+        args.add(name, "FAIL", str(error))
     try:
         yield cluster
         if cluster is not None:
             code = cluster.stop(how)
             if code != 0:
-                add(f"{name}, its end", "FAIL", f"exit status {code}: {cluster.last()}")
+                args.add(f"{name}, its end", "FAIL", f"exit status {code}: {cluster.last()}")
     except BROKEN as error:
-        add(name, "FAIL", f"{type(error).__name__} {error}; {cluster.last()}")
+        args.add(name, "FAIL", f"{type(error).__name__} {error}; {cluster.last()}")
     finally:
         if cluster is not None and cluster.process.poll() is None:
             cluster.kill()
@@ -218,7 +224,7 @@ def wrong_path(way, timings):
 def check_way(args, model, way, expected):
     """The answers of one way to serve, which are `expected` unless that is None."""
     name = f"{model} {way}" if expected is None else f"{model} {way} = aggregated"
-    with serving(args, name, model, WAYS[way]) as cluster:
+    with serving(args, name, path_of(args, model), WAYS[way]) as cluster:
         if cluster is None:
             return None
         begin = time.monotonic()
@@ -234,7 +240,7 @@ def check_way(args, model, way, expected):
         num_wrong = 0 if expected is None else sum(a != b for a, b in zip(bits, expected))
         if num_wrong > 0:
             problems.append(f"{num_wrong} of {len(bits)} answers differ")
-        add(
+        args.add(
             name,
             "FAIL" if problems else "pass",
             problems[0] if problems else f"{len(bits)} answers, up in {cluster.up_s} s",
@@ -246,10 +252,9 @@ def check_way(args, model, way, expected):
     return None
 
 
-def check_killed_worker(args, model):
+def check_killed_worker(args, name, path):
     """A decode worker is killed when all streams have begun; their answers stay what they were."""
-    name = f"{model} killed decode worker"
-    with serving(args, name, model, KILLED, signal.SIGTERM) as cluster:
+    with serving(args, name, path, KILLED, signal.SIGTERM) as cluster:
         if cluster is None:
             return
         # Short prompts: the last stream begins before the first one has got far.
@@ -272,7 +277,7 @@ def check_killed_worker(args, model):
             verdict, detail = "FAIL", f"{num_wrong} of {len(rows)} answers differ"
         elif num_resumed == 0:
             verdict, detail = "FAIL", "no stream was open on the worker when it died"
-        add(name, verdict, detail, resumed=num_resumed)
+        args.add(name, verdict, detail, resumed=num_resumed)
 
 
 def end_at_once(args):
@@ -283,6 +288,18 @@ def end_at_once(args):
     os._exit(1)
 
 
+@contextlib.contextmanager
+def own_folder(args):
+    """A folder and a list of processes, both gone when SIGTERM ends this program or it returns."""
+    args.folder = tempfile.mkdtemp(prefix="baton_product_")
+    args.processes = []
+    signal.signal(signal.SIGTERM, lambda *_: end_at_once(args))
+    try:
+        yield
+    finally:
+        shutil.rmtree(args.folder, ignore_errors=True)
+
+
 def check(args):
     models = TINY_MODELS if args.tiny else MODELS
     for model, ways in models.items():
@@ -291,7 +308,8 @@ def check(args):
             continue  # has failed
         for way in ways[1:]:
             check_way(args, model, way, expected)
-    check_killed_worker(args, next(iter(models)))
+    first = next(iter(models))
+    check_killed_worker(args, f"{first} killed decode worker", path_of(args, first))
 
 
 def main():
@@ -301,13 +319,9 @@ def main():
     parser.add_argument("--device", required=True)
     parser.add_argument("--tiny", action="store_true", help="one model, few ways and tokens")
     args = parser.parse_args()
-    args.folder = tempfile.mkdtemp(prefix="baton_product_")
-    args.processes = []
-    signal.signal(signal.SIGTERM, lambda *_: end_at_once(args))
-    try:
+    args.add, args.kv_memory, args.start_limit_s = add, "16MiB", START_LIMIT_S
+    with own_folder(args):
         check(args)
-    finally:
-        shutil.rmtree(args.folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,16 @@
 namespace baton::kernels::gpu_check {
 namespace {
 
+// Whose part the runner plays: what has no wgmma and is no Ampere came after Hopper.
 absl::Status Open(DeviceInfo* info) {
-  const bool is_ampere = simt::CurrentRunOptions().tensor_math == simt::TensorMath::kAmpereBits;
-  *info = is_ampere ? DeviceInfo{"the runner of kernels/simt, with Ampere's bits", "", 8}
-                    : DeviceInfo{"the runner of kernels/simt, with Hopper's bits", "", 9};
+  const simt::RunOptions& options = simt::CurrentRunOptions();
+  if (options.tensor_math == simt::TensorMath::kAmpereBits) {
+    *info = {"the runner of kernels/simt, with Ampere's bits", "", 8};
+  } else if (options.max_shared_bytes < simt::kHopperSharedBytes) {
+    *info = {"the runner of kernels/simt, with bits that no model has", "", 12};
+  } else {
+    *info = {"the runner of kernels/simt, with Hopper's bits", "", 9};
+  }
   return absl::OkStatus();
 }
 

@@ -55,6 +55,34 @@ class GpuBundle(FormCase):
         commit = subprocess.run(head, capture_output=True, text=True, cwd=ROOT, check=True).stdout
         self.assertEqual(result["commit"], commit.strip() + "-not-built")
 
+    @long
+    def test_real_files_travel_in_pieces_and_are_served_by_what_is_unpacked(self):
+        done = self.pack("--program", PROGRAM, "--baton", BATON)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        pieces, models, out = (self.folder / name for name in ("pieces", "models", "real.json"))
+        model = ROOT / "tests" / "golden" / "tiny_head64_llama.gguf"
+        cut = [ROOT / "scripts" / "gpu_pieces.py", "cut", model, "--out", pieces]
+        subprocess.run([*cut, "--piece-mib", "0.02"], check=True, capture_output=True)
+        subprocess.run(["tar", "-C", self.folder, "-xf", self.archive], check=True)
+        root = self.folder / "gpu_bundle"
+        environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder)}
+
+        def call(*command):
+            return subprocess.run(
+                command, capture_output=True, text=True, env=environment, cwd="/", timeout=250
+            )
+
+        join = (root / "scripts" / "gpu_pieces.py", "join", pieces, "--to", models)
+        last = pieces / "tiny_head64_llama.gguf.003"
+        last.rename(self.folder / "later")
+        self.assertEqual(call(*join).returncode, 3)
+        (self.folder / "later").rename(last)
+        self.assertEqual(call(*join).returncode, 0)
+        real = (root / "real.sh", models, "--json", out, "--device", "simt", "--num-texts", "2")
+        done = call(*real, "--max-tokens", "3", "--bound", "3")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, "[0-9]+ passed, 0 failed, 0 left")
+
     def test_an_archive_that_cannot_travel_is_an_error(self):
         large = self.folder / "large"
         noise = self.folder / "noise"
@@ -77,7 +105,9 @@ class GpuBundle(FormCase):
         self.assertIn("needs libstdc++.so.6", done.stderr)
 
     def test_wrong_arguments_are_named(self):
-        for arguments in (["--what"], ["--program"], ["--max-mib", "65"], ["--baton", BATON]):
+        both = ["--preset", "cuda", "--program", PROGRAM]
+        wrong = (["--what"], ["--program"], ["--max-mib", "65"], ["--baton", BATON], both)
+        for arguments in (*wrong, ["--preset", "release"]):
             self.assertEqual(self.pack(*arguments).returncode, 2)
         done = self.pack("--program", str(self.folder / "nothing"))
         self.assertEqual(done.returncode, 1)

@@ -236,6 +236,27 @@ class GpuCheckScript(StageCase):
         self.assertRegex(done.stdout, r"8 peers +pass")
         self.assertNotIn("not-built", done.stdout)
 
+    def test_a_checkout_builds_for_the_gpu_that_is_there(self):
+        build = (
+            "scripts/build.sh",
+            '#!/usr/bin/env bash\nfolder="build/$1/tests/kernels/gpu_check"\n'
+            'mkdir -p "$folder" && cp "$FAKE" "$folder/baton_gpu_check"\n',
+        )
+        root = self.unpacked(("CMakeLists.txt", ""), build)
+        tools = self.folder / "tools"
+        tools.mkdir()
+        smi = tools / "nvidia-smi"
+        for said, preset in (("9.0\n9.0", "cuda"), ("12.0", "cuda-all"), ("8.9", "cuda-all")):
+            smi.write_text(f"#!/bin/sh\nprintf '{said}\\n'\n")
+            smi.chmod(0o755)
+            path = f"{tools}:{os.environ['PATH']}"
+            script = root / "scripts" / "gpu_check.sh"
+            done = self.run_in(root, script, "--stages", "0", PATH=path)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual([path.name for path in (root / "build").glob("cuda*")], [preset])
+            self.assertEqual("compiles what comes as PTX" in done.stdout, preset == "cuda-all")
+            shutil.rmtree(root / "build")
+
     def test_a_checkout_builds_what_stage_9_serves_by(self):
         build = (
             "#!/usr/bin/env bash\n"
@@ -693,6 +714,27 @@ class GpuCheckScript(StageCase):
             self.assertEqual(set(verdicts.values()), {"pass", "not run"})
             wanted = "mma random" if stage == "1" else "gemm tile64"
             self.assertEqual(verdicts[wanted], "pass")
+
+    @long
+    def test_of_a_gpu_that_came_later_no_bits_are_claimed(self):
+        for stage in ("1", "2"):
+            code, checks = self.run_stage(stage, "--newer")
+            self.assertEqual(code, 0, checks)
+            verdicts = {name: check["verdict"] for name, check in checks.items()}
+            self.assertEqual(set(verdicts.values()), {"pass", "not run"})
+            # A kernel of wgmma has another in its place, by mma.sync.
+            self.assertTrue(
+                all(verdict == "not run" for name, verdict in verdicts.items() if "wgmma" in name)
+            )
+            if stage == "2":
+                self.assertEqual(verdicts["gemm tile64"], "pass")
+                continue
+            tiles = {name: check for name, check in checks.items() if name.startswith("mma ")}
+            self.assertGreater(len(tiles), 10)
+            for check in tiles.values():
+                self.assertIn("no model of these tensor cores is known", check["detail"])
+                self.assertEqual(len(check["out"]), 8 * check["words_out"])
+                self.assertEqual(len(check["in"]), 8 * check["words_in"])
 
     def test_the_files_hold_the_vectors(self):
         command = [PROGRAM, "--stage", "1", "--simt", "--json", self.folder / "j"]
