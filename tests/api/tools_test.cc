@@ -224,9 +224,8 @@ TEST_F(ToolsTest, OtherSurfacesSayThatAStopCutACall) {
   const std::string call = R"({"name":"weather","description":"of a city",)";
   const std::string schema = R"({"type":"object"})";
   AnswerWith(kCall.substr(0, kCall.find("}}")), FinishReason::kStop);  // a token of the request
-  const std::string messages = R"({"max_tokens":99,"messages":[{"role":"user","content":"hello"}],)"
-                               R"("tools":[)" +
-                               call + R"("input_schema":)" + schema + "}]";
+  const std::string messages =
+      kHello + R"(,"max_tokens":99,"tools":[)" + call + R"("input_schema":)" + schema + "}]";
   const auto message = Post("/v1/messages", messages + "}");
   EXPECT_EQ(Text(*message, {"stop_reason"}), "end_turn") << message->body;
   EXPECT_THAT(Post("/v1/messages", messages + R"(,"stream":true})")->body,
@@ -242,8 +241,7 @@ TEST_F(ToolsTest, OtherSurfacesSayThatAStopCutACall) {
   EXPECT_THAT(stream->body, HasSubstr("event: response.completed"));
   EXPECT_THAT(stream->body, Not(HasSubstr(R"("status":"completed","call_id")")));
 
-  const auto chat = Post("/api/chat", kHello.substr(0, kHello.size() - 1) +
-                                          R"(,"stream":false,"tools":[)" + kCity + "]}");
+  const auto chat = Post("/api/chat", kHello + R"(,"stream":false,"tools":[)" + kCity + "]}");
   EXPECT_EQ(Text(*chat, {"message", "tool_calls"}), "<absent>") << chat->body;
   EXPECT_EQ(Text(*chat, {"done_reason"}), "stop");
 }
