@@ -768,6 +768,10 @@ Status Scheduler::Audit() const {
                       SequenceStateName(sequence->state), sequence->state_table.size(),
                       config_.state_blocks);
     }
+    for (uint32_t i = sequence->table.num_released(); i < sequence->table.size(); ++i) {
+      if (pool_->IsCurrent(sequence->table.handles()[i])) continue;
+      return Internal("sequence {} holds block {}, which is another's or free", id, i);
+    }
     if (sequence->table.size() * uint64_t{config_.block_size} < sequence->num_computed) {
       return Internal("sequence {} computed {} tokens into {} blocks", id, sequence->num_computed,
                       sequence->table.size());

@@ -151,7 +151,7 @@ struct ModelConfig {
   bool SharesKv(uint32_t layer) const { return layer >= num_layers - num_shared_layers; }
   // The layer whose K and V `layer` reads: itself unless SharesKv.
   uint32_t KvLayer(uint32_t layer) const;
-  // The last layer that stores K and V or a state. Only wanted rows run from its first product on.
+  // The last layer that stores K and V or a state. After it has stored, only wanted rows go on.
   uint32_t last_storing_layer() const;
 
   uint32_t q_size() const { return num_heads * head_dim; }
