@@ -370,8 +370,6 @@ SchedulerConfig WorkerProcess::Parts::SchedulerLimits() const {
   limits.role = prefills ? SchedulerRole::kPrefill : SchedulerRole::kDecode;
   limits.max_running = config.max_batch;
   limits.itl_objective_us = config.itl_objective_us;
-  // Kernels of devices are not proved to read nothing before a window.
-  if (device.accelerator == nullptr) limits.window = model->config().window_of_all();
   if (prefills) limits.max_prefilling = std::min(limits.max_prefilling, config.max_batch);
   return limits;
 }
@@ -414,6 +412,10 @@ Status WorkerProcess::Parts::MakeEngine() {
   engine_config.scheduler = SchedulerLimits();
   EstimateSteps(&engine_config.scheduler);
   engine_config.scheduler.output_row_tokens = OutputRowTokens(model->config());
+  // Kernels of devices are not proved to read nothing before a window.
+  if (device.accelerator == nullptr) {
+    engine_config.scheduler.window = model->config().window_of_all();
+  }
   engine_config.handoff.strand_us = kStrandUs;
   engine_config.prefix_cache = config.prefix_cache;
   engine_config.speculate = config.speculate;
