@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -10,6 +12,7 @@ namespace baton {
 namespace {
 
 constexpr size_t kMaxNameBytes = 15;  // TASK_COMM_LEN - 1
+constexpr int kMaxCpus = 1 << 20;     // as AffinityCpus
 
 }  // namespace
 
@@ -31,12 +34,18 @@ void Thread::Join() {
   if (thread_.joinable()) thread_.join();
 }
 
-bool PinThisThread(int cpu) {
-  if (cpu < 0 || cpu >= CPU_SETSIZE) return false;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  return pthread_setaffinity_np(pthread_self(), sizeof(set), &set) == 0;
+bool KeepThisThreadOn(std::span<const int> cpus) {
+  if (cpus.empty()) return false;
+  const auto [least, most] = std::minmax_element(cpus.begin(), cpus.end());
+  if (*least < 0 || *most >= kMaxCpus) return false;
+  const size_t size = static_cast<size_t>(*most) + 1;
+  const size_t bytes = CPU_ALLOC_SIZE(size);
+  const auto free_set = [](cpu_set_t* set) { CPU_FREE(set); };
+  const std::unique_ptr<cpu_set_t, decltype(free_set)> set(CPU_ALLOC(size), free_set);
+  if (set == nullptr) return false;
+  CPU_ZERO_S(bytes, set.get());
+  for (const int cpu : cpus) CPU_SET_S(static_cast<size_t>(cpu), bytes, set.get());
+  return pthread_setaffinity_np(pthread_self(), bytes, set.get()) == 0;
 }
 
 }  // namespace baton

@@ -4,6 +4,7 @@
 #define BATON_BASE_THREAD_H_
 
 #include <functional>
+#include <span>
 #include <string_view>
 #include <thread>
 
@@ -28,9 +29,9 @@ class Thread {
   std::thread thread_;
 };
 
-// Keeps the calling thread on one processor, and the threads that it starts later too. False, and
-// nothing changes, for a processor that this process may not use.
-bool PinThisThread(int cpu);
+// Keeps the calling thread on these processors, and the threads that it starts later too. It leaves
+// out processors that this process may not use. False, and nothing changes, when none is left.
+bool KeepThisThreadOn(std::span<const int> cpus);
 
 }  // namespace baton
 

@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <bitset>
 #include <utility>
+#include <vector>
 
 #include "src/base/clock.h"
 #include "src/base/thread.h"
@@ -95,8 +97,13 @@ void CoreShare::MoveTo(uint32_t core, Place* place) {
   place->core = core;
   const int cpu = budget_->cpu(core);
   if (cpu == place->cpu) return;
-  (void)PinThisThread(cpu);
   place->cpu = cpu;
+  if (KeepThisThreadOn(std::array{cpu})) return;
+  // The processor was taken from this process: by its cpuset, or it is off. Another thread may sit
+  // on the processor of the last seat.
+  std::vector<int> cpus;
+  for (uint32_t i = 0; i < budget_->num_cores(); ++i) cpus.push_back(budget_->cpu(i));
+  (void)KeepThisThreadOn(cpus);
 }
 
 std::optional<uint32_t> CoreShare::ClaimVacant() {

@@ -181,6 +181,7 @@ struct WorkerProcess::Parts {
 
   void MakePool();
   // Null: the engine thread reads all rows of logits itself.
+  bool LeavesCores() const;
   ThreadPool* SamplingPool() const;
   Status LoadModel();
   Status ShareModel(Parts& first);
@@ -229,9 +230,14 @@ void WorkerProcess::Parts::MakePool() {
       ThreadPool::Options{.num_threads = num_threads, .cores = cores.get()});
 }
 
-// A device's steps hold no cores of the budget, so threads that need a seat would never run.
+// A device's steps leave the cores of the host to other workers, where there are any.
+bool WorkerProcess::Parts::LeavesCores() const {
+  return device.accelerator != nullptr && cores != nullptr && !cores->is_alone();
+}
+
+// Without cores of the budget, threads that need a seat would never run.
 ThreadPool* WorkerProcess::Parts::SamplingPool() const {
-  return device.accelerator != nullptr && cores != nullptr ? nullptr : pool.get();
+  return LeavesCores() ? nullptr : pool.get();
 }
 
 Status WorkerProcess::Parts::LoadModel() {
@@ -434,7 +440,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   guides = std::make_unique<AnswerGuides>(grammars.get(),
                                           [this](int64_t took_us) { admin->OnMask(took_us); });
   StageSink* const stages = device.accelerator == nullptr ? nullptr : device.accelerator->stages();
-  // A device's steps leave the cores of the host to others.
+  // A device's steps neither take cores nor give them back.
   CoreShare* const steps_cores = device.accelerator == nullptr ? cores.get() : nullptr;
   BATON_ASSIGN_OR_RETURN(engine, Engine::Create(engine_config, {.model = model.get(),
                                                                 .kv = kv->store(),
@@ -550,7 +556,7 @@ v1::WorkerLoad WorkerProcess::Parts::Load() {
 }
 
 std::string WorkerProcess::Parts::ThreadsText() const {
-  if (cores == nullptr) return fmt::format("{} threads", config.num_threads);
+  if (cores == nullptr || cores->is_alone()) return fmt::format("{} threads", pool->num_threads());
   return fmt::format("{} threads of its own, up to {} while others lend theirs",
                      cores->num_home_cores(), cores->max_cores());
 }
@@ -693,7 +699,8 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   BATON_RETURN_IF_ERROR(p.TryOneToken());
   BATON_RETURN_IF_ERROR(p.StartAdmin());  // before the engine, which counts hand-offs in it
   BATON_RETURN_IF_ERROR(p.StartSpans());
-  if (p.cores != nullptr) p.cores->EndSteps();
+  const bool keeps_cores = p.device.accelerator != nullptr && !p.LeavesCores();
+  if (p.cores != nullptr && !keeps_cores) p.cores->EndSteps();
   BATON_RETURN_IF_ERROR(p.engine->Start());
   BATON_RETURN_IF_ERROR(p.StartServer());
   p.Register();

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <array>
 #include <atomic>
 #include <string>
 
@@ -43,7 +44,7 @@ TEST(ThreadTest, PinnedThreadRunsOnItsProcessor) {
   ASSERT_GE(wanted, 0);
   int ran_on = -1;
   Thread thread("test-pin", [&] {
-    EXPECT_TRUE(PinThisThread(wanted));
+    EXPECT_TRUE(KeepThisThreadOn(std::array{wanted}));
     ran_on = sched_getcpu();
   });
   thread.Join();
@@ -55,9 +56,9 @@ TEST(ThreadTest, ImpossibleProcessorChangesNothing) {
     cpu_set_t before;
     cpu_set_t after;
     ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
-    EXPECT_FALSE(PinThisThread(-1));
-    EXPECT_FALSE(PinThisThread(1'000'000));
-    EXPECT_FALSE(PinThisThread(CPU_SETSIZE - 1));
+    EXPECT_FALSE(KeepThisThreadOn({}));
+    EXPECT_FALSE(KeepThisThreadOn(std::array{0, -1}));
+    EXPECT_FALSE(KeepThisThreadOn(std::array{1'000'000}));
     ASSERT_EQ(sched_getaffinity(0, sizeof(after), &after), 0);
     EXPECT_TRUE(CPU_EQUAL(&before, &after));
   });

@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 
 #include "src/base/cpus.h"
+#include "src/device/thread_pool.h"
 
 namespace baton::cli {
 namespace {
@@ -53,7 +54,9 @@ TEST(ServeCoresTest, OneWorkerHasABudgetForItsProcessorsAlone) {
   const auto num_cpus = static_cast<int64_t>(AffinityCpus().size());
   const auto budget = MakeCoreBudget({{.num_prefill = 0, .num_decode = 1, .threads = num_cpus}});
   ASSERT_TRUE(budget.ok()) << budget.status();
-  if (num_cpus < 2 || CpuQuota().has_value()) GTEST_SKIP() << "needs two processors, no quota";
+  if (num_cpus < 2 || num_cpus > device::ThreadPool::kMaxThreads || CpuQuota().has_value()) {
+    GTEST_SKIP() << "needs 2 to 256 processors, no quota";
+  }
   ASSERT_NE(*budget, nullptr);
   EXPECT_EQ((*budget)->num_members(), 1u);
   EXPECT_EQ((*budget)->cpu(0), AffinityCpus().front());

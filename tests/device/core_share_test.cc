@@ -171,6 +171,23 @@ TEST(CoreShareTest, SeatsAreOnTheProcessorsOfTheirCores) {
   EXPECT_FALSE(CoreBudget::Create(std::vector<uint32_t>{1, 1}, std::vector<int>{0}).ok());
 }
 
+TEST(CoreShareTest, AThreadWhoseProcessorIsGoneRunsOnAllOthers) {
+  const std::vector<int> cpus = AffinityCpus();
+  if (cpus.size() < 2) GTEST_SKIP() << "needs two processors";
+  const std::vector<int> placed = {cpus[0], cpus[1], 1'000'000};
+  const auto budget = *CoreBudget::Create(std::vector<uint32_t>{3}, placed);
+  const auto a = Member(*budget, 0);
+  a->BeginStep();
+  std::thread([&] {
+    CoreShare::Place place;
+    EXPECT_EQ(a->TakeSeat(&place), 1u);
+    EXPECT_EQ(AffinityCpus(), std::vector<int>{cpus[1]});
+    place.core = 2;
+    EXPECT_EQ(a->TakeSeat(&place), 2u);
+    EXPECT_EQ(AffinityCpus(), (std::vector<int>{cpus[0], cpus[1]}));
+  }).join();
+}
+
 TEST(CoreShareTest, WithoutProcessorsNobodyIsKeptOnOne) {
   if (AffinityCpus().size() < 2) GTEST_SKIP() << "needs two processors";
   const auto budget = MakeBudget({2});
