@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <sstream>
 #include <string_view>
@@ -132,6 +133,24 @@ std::vector<int> AffinityCpus() {
     return cpus;
   }
   return {};
+}
+
+bool AreAlike(const std::vector<int>& cpus, const std::string& root) {
+  constexpr double kLeastShare = 0.85;  // favoured cores of one kind differ by less
+  for (const char* const file : {"cpu_capacity", "cpufreq/cpuinfo_max_freq"}) {
+    double slowest = std::numeric_limits<double>::infinity();
+    double fastest = 0;
+    for (const int cpu : cpus) {
+      const std::string text =
+          ReadAll(root + "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/" + file);
+      double speed = 0;
+      if (!absl::SimpleAtod(text, &speed) || !(speed > 0)) continue;
+      slowest = std::min(slowest, speed);
+      fastest = std::max(fastest, speed);
+    }
+    if (slowest < kLeastShare * fastest) return false;
+  }
+  return true;
 }
 
 std::optional<double> CpuQuota(const std::string& root) {

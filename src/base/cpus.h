@@ -14,6 +14,10 @@ namespace baton {
 // when the system does not tell.
 std::vector<int> AffinityCpus();
 
+// Whether processors have about the same speed, as /sys tells their capacity or their highest
+// clock: the slowest has 0.85 of the fastest. True where it tells nothing. /sys lies under `root`.
+bool AreAlike(const std::vector<int>& cpus, const std::string& root = "");
+
 // Processors' worth of time that the control groups of this process allow, of version 1 and 2: the
 // tightest of all ancestors that can be seen. Empty = no quota. /proc and /sys lie under `root`.
 std::optional<double> CpuQuota(const std::string& root = "");

@@ -85,7 +85,9 @@ StatusOr<std::unique_ptr<CoreBudget>> MakeCoreBudget(const std::vector<ServeWork
     cores.insert(cores.end(), own.begin(), own.end());
   }
   const size_t num_cores = std::accumulate(cores.begin(), cores.end(), size_t{0});
-  const std::vector<int> cpus = ProcessorsOfCores(num_cores, AffinityCpus(), CpuQuota());
+  std::vector<int> cpus = ProcessorsOfCores(num_cores, AffinityCpus(), CpuQuota());
+  // Where some are slower, the system knows better who needs a fast one.
+  if (!AreAlike(cpus)) cpus.clear();
   if (cores.size() == 1 && (num_cores == 1 || cpus.empty())) return std::unique_ptr<CoreBudget>();
   return CoreBudget::Create(cores, cpus);
 }

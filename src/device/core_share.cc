@@ -34,9 +34,22 @@ StatusOr<std::unique_ptr<CoreShare>> CoreShare::Attach(int fd, uint32_t index) {
   return share;
 }
 
+namespace {
+
+std::vector<int> CpusOf(const CoreBudget& budget) {
+  std::vector<int> cpus;
+  for (uint32_t core = 0; core < budget.num_cores(); ++core) {
+    if (budget.cpu(core) >= 0) cpus.push_back(budget.cpu(core));
+  }
+  return cpus;
+}
+
+}  // namespace
+
 CoreShare::CoreShare(std::unique_ptr<CoreBudget> budget, uint32_t member)
     : budget_(std::move(budget)),
       me_{member, budget_->member(member).life.load(std::memory_order_acquire) & kCoreLifeMask},
+      cpus_(CpusOf(*budget_)),
       mine_(HeldBy(me_)) {
   for (uint32_t core = 0; core < budget_->num_cores(); ++core) num_home_cores_ += IsHome(core);
   max_cores_ = std::min(budget_->num_cores(), ThreadPool::kMaxThreads);
@@ -101,9 +114,13 @@ void CoreShare::MoveTo(uint32_t core, Place* place) {
   if (KeepThisThreadOn(std::array{cpu})) return;
   // The processor was taken from this process: by its cpuset, or it is off. Another thread may sit
   // on the processor of the last seat.
-  std::vector<int> cpus;
-  for (uint32_t i = 0; i < budget_->num_cores(); ++i) cpus.push_back(budget_->cpu(i));
-  (void)KeepThisThreadOn(cpus);
+  (void)KeepThisThreadOn(cpus_);
+}
+
+void CoreShare::StandUp(Place* place) {
+  if (place->cpu < 0) return;
+  place->cpu = -1;
+  (void)KeepThisThreadOn(cpus_);
 }
 
 std::optional<uint32_t> CoreShare::ClaimVacant() {

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "src/base/status.h"
 #include "src/device/core_budget.h"
@@ -84,9 +85,11 @@ class CoreShare {
     uint32_t core = UINT32_MAX;
     int cpu = -1;
   };
-  // In a step: moves the calling thread, the owner, to the processor of its seat. BeginStep does
-  // not, because the threads that a pinned thread starts are pinned like it.
+  // In a step: moves the calling thread, the owner, to the processor of its seat while it computes.
   void SitDown(Place* place) { MoveTo(owner_core_, place); }
+  // The owner may run anywhere again. It calls no other library while it sits: a thread that such a
+  // library starts would have the owner's one processor for ever.
+  void StandUp(Place* place);
 
   // ---- Threads of the pool.
 
@@ -132,7 +135,8 @@ class CoreShare {
 
   const std::unique_ptr<CoreBudget> budget_;
   const MemberLife me_;
-  const CoreWord mine_;  // the word of a core that this member holds and nobody waits for
+  const std::vector<int> cpus_;  // of all cores; empty = the budget names none
+  const CoreWord mine_;          // the word of a core that this member holds and nobody waits for
   uint32_t num_home_cores_ = 0;
   uint32_t max_cores_ = 0;
   uint64_t lent_before_us_ = 0;

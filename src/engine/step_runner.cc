@@ -52,14 +52,13 @@ bool StepRunner::Run() {
   const StageRange step(state_->parts.stages, StageOfStep(shape.prefill_tokens, shape.decode_rows));
   if (!in_flight_) {
     state_->outbox.Flush();
-    if (cores != nullptr) {
-      cores->BeginStep();
-      cores->SitDown(&place_);
-    }
+    if (cores != nullptr) cores->BeginStep();
     began_us_ = state_->parts.clock->NowUs();
     const bool overlaps = state_->parts.model->overlaps_steps();
     if (!overlaps || !seals_.empty() || !work_.batch().IsChosenWhole()) {
+      if (cores != nullptr) cores->SitDown(&place_);
       Compute();
+      if (cores != nullptr) cores->StandUp(&place_);
       EndRequests();
       return true;
     }

@@ -85,6 +85,21 @@ TEST_F(CpuQuotaTest, NothingToReadIsNoQuota) {
   }
 }
 
+TEST_F(CpuQuotaTest, ProcessorsOfTwoKindsAreNotAlike) {
+  const std::string folder = "/sys/devices/system/cpu/cpu";
+  EXPECT_TRUE(AreAlike({0, 1}, root_)) << "nothing is known";
+  Write(folder + "0/cpufreq/cpuinfo_max_freq", "5400000\n");
+  Write(folder + "1/cpufreq/cpuinfo_max_freq", "5200000\n");
+  Write(folder + "2/cpufreq/cpuinfo_max_freq", "3900000\n");
+  EXPECT_TRUE(AreAlike({0, 1}, root_)) << "a favoured core";
+  EXPECT_FALSE(AreAlike({0, 1, 2}, root_));
+  EXPECT_TRUE(AreAlike({2}, root_));
+  Write(folder + "0/cpu_capacity", "1024\n");
+  Write(folder + "1/cpu_capacity", "446\n");
+  EXPECT_FALSE(AreAlike({0, 1}, root_));
+  EXPECT_TRUE(AreAlike({}, root_));
+}
+
 TEST(CpusTest, AQuotaIsRoundedUp) {
   EXPECT_EQ(CpusWithin(64, std::nullopt), 64u);
   EXPECT_EQ(CpusWithin(64, 1.0), 1u);

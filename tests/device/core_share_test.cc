@@ -167,6 +167,11 @@ TEST(CoreShareTest, SeatsAreOnTheProcessorsOfTheirCores) {
     a->SitDown(&place);
     EXPECT_EQ(place.core, 0u);
     EXPECT_EQ(sched_getcpu(), cpus[1]);
+    EXPECT_EQ(AffinityCpus(), std::vector<int>{cpus[1]});
+    a->StandUp(&place);
+    EXPECT_EQ(AffinityCpus().size(), 2u) << "a thread that it starts now is not bound like it";
+    a->SitDown(&place);
+    EXPECT_EQ(sched_getcpu(), cpus[1]);
   }).join();
   EXPECT_FALSE(CoreBudget::Create(std::vector<uint32_t>{1, 1}, std::vector<int>{0}).ok());
 }
