@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 
 #include "absl/strings/numbers.h"
@@ -44,6 +45,8 @@ std::vector<std::string> ChildEnvironment(const ChildSpec& spec, int report_fd) 
   return variables;
 }
 
+constexpr char kThisProgram[] = "/proc/self/exe";
+
 // Arguments of execve, made before the fork.
 struct ExecArgs {
   char* const* argv;
@@ -64,7 +67,12 @@ struct ExecArgs {
   for (const int fd : kept) {
     if (fd >= 0) ::fcntl(fd, F_SETFD, 0);
   }
-  ::execve("/proc/self/exe", args.argv, args.envp);
+  ::execve(kThisProgram, args.argv, args.envp);
+  const char* const reason = ErrnoText(errno);
+  // stderr is the log, of which the parent repeats the last line. ErrnoText is async-signal-safe.
+  for (const char* piece : {"cannot execute ", kThisProgram, ": ", reason, "\n"}) {
+    if (::write(STDERR_FILENO, piece, std::strlen(piece)) < 0) break;
+  }
   ::_exit(127);
 }
 

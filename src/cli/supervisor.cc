@@ -35,6 +35,8 @@ constexpr int kMaxQuickDeaths = 5;
 // Loading is bounded by reading the file once; ten minutes covers a 100 GB file on a slow disk.
 constexpr int64_t kReadyTimeoutUs = 600'000'000;
 constexpr int64_t kReadyPollMs = 20;
+// A small model is ready before: what waits for longer has a reason to tell.
+constexpr int64_t kFirstSayUs = 10'000'000;
 // For the connections between workers, once the router would serve.
 constexpr int64_t kLinkTimeoutUs = 5'000'000;
 constexpr int64_t kIdlePollMs = 1000;
@@ -92,6 +94,8 @@ Status Supervisor::Run() {
   signals_.reset(::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return Unavailable("signalfd failed with errno {}", errno);
 
+  start_us_ = SystemClock().NowUs();
+  say_us_ = start_us_ + kFirstSayUs;
   WriteTopology();  // the folder may be that of one that was killed
   Status status = StartRouter();
   if (status.ok() && num_stop_signals_ == 0) status = StartWorkers();
@@ -277,7 +281,21 @@ Status Supervisor::Poll(int64_t timeout_ms) {
   BATON_RETURN_IF_ERROR(ReapChildren());
   if (topology_is_old_) WriteTopology();
   if (!draining_) RestartDue(SystemClock().NowUs());
+  if (!draining_ && !ready_) SayWhatIsAwaited(SystemClock().NowUs());
   return OkStatus();
+}
+
+void Supervisor::SayWhatIsAwaited(int64_t now_us) {
+  if (now_us < say_us_) return;
+  const int64_t waited_us = now_us - start_us_;
+  say_us_ = start_us_ + 2 * waited_us;
+  for (Slot& slot : slots_) {
+    std::string line = slot.process ? slot.process->LastLogLine() : "";
+    if (line.empty() || line == slot.said_line) continue;
+    PrintToStderr("not ready after {} s; the last line of {}: {}\n", waited_us / 1'000'000,
+                  slot.spec.name, line);
+    slot.said_line = std::move(line);
+  }
 }
 
 void Supervisor::OnSignal(int number) {
@@ -348,8 +366,11 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   if (slot.KeepsDying()) slot.backoff_us = kLongBackoffUs;
   slot.restart_us = now_us + slot.backoff_us;
   if (!slot.KeepsDying()) {
-    PrintToStderr("{} ended with {}; starting it again in {} ms\n", slot.spec.name, end,
-                  slot.backoff_us / 1000);
+    // What dies as it starts has said why, unless somebody killed it.
+    const bool has_reason = quick && !line.empty() && end != DescribeEnd(SIGKILL);
+    const bool is_new = has_reason && std::exchange(slot.said_line, line) != line;
+    PrintToStderr("{} ended with {}; starting it again in {} ms{}{}\n", slot.spec.name, end,
+                  slot.backoff_us / 1000, is_new ? "; its last line: " : "", is_new ? line : "");
     return OkStatus();
   }
   // Decode workers can compute prompts themselves; prefill workers alone answer nobody.

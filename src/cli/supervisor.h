@@ -15,6 +15,8 @@
 //  4. A child that serves is asked on its admin port whether it is there. One that has not answered
 //     for `silence_timeout_s`, three questions or more in a row, is killed once, and so started
 //     again. An answer that is not "ok" is one: a step of a large model may be long.
+//  5. While they start, the last line of each child's log is printed after 10 s, 20 s, 40 s and so
+//     on, where it is a new one.
 #ifndef BATON_CLI_SUPERVISOR_H_
 #define BATON_CLI_SUPERVISOR_H_
 
@@ -73,6 +75,7 @@ class Supervisor {
     int num_quick_deaths = 0;  // in a row; see invariant 1
     int num_silences = 0;      // questions in a row that it has not answered
     int64_t silent_us = 0;     // when the first of these was asked
+    std::string said_line;     // of its log, printed last
     bool is_killed = false;    // by us, for its silence or because it did not end in time
 
     // It lives and serves: a death takes its reports.
@@ -95,6 +98,8 @@ class Supervisor {
   Status OnDeath(Slot& slot, int wait_status);
   void ReadReports();
   void RestartDue(int64_t now_us);
+  // When it is time, prints what each child has logged last: the reason why nothing serves yet.
+  void SayWhatIsAwaited(int64_t now_us);
   void OnSignal(int number);
   void SignalAll(bool routers, int number);
   Status Drain();
@@ -112,6 +117,8 @@ class Supervisor {
   std::vector<Slot> slots_;  // [0] is the router
   UniqueFd signals_;
   int64_t ask_us_ = 0;  // when to ask the children again whether they are there
+  int64_t start_us_ = 0;
+  int64_t say_us_ = 0;  // when to print again what is awaited
   bool started_router_ = false;
   int num_stop_signals_ = 0;
   bool fast_ = false;  // stop without waiting for running requests

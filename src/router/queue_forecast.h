@@ -23,8 +23,8 @@ using RunningAnswers = std::function<std::vector<RunningAnswer>()>;
 
 // Microseconds until a request gets its place after `num_ahead` others that wait: at the rate of
 // the queue's last placements; before there were enough of them, as the running answers end by the
-// tokens that others had. Nothing where neither is known. `estimate` looks at the running answers
-// where its last look is too old.
+// tokens that others had, once RetryEstimate::kMinAnswers of others were served. Nothing before.
+// `estimate` looks at the running answers where its last look is too old.
 std::optional<int64_t> ForecastWaitUs(size_t num_ahead, const QueueRate& rate,
                                       RetryEstimate& estimate, const RunningAnswers& running,
                                       int64_t now_us);

@@ -32,6 +32,7 @@ uint32_t RetrySeconds(int64_t us) {
 }
 
 void RetryEstimate::OnServed(int64_t us, uint32_t num_tokens) {
+  ++num_served_;
   const double last_us = static_cast<double>(us);
   served_tokens_ += (num_tokens - served_tokens_) * (served_us_ ? kShareOfLast : 1.0);
   served_us_ = served_us_ ? *served_us_ + (last_us - *served_us_) * kShareOfLast : last_us;

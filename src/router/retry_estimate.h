@@ -26,13 +26,18 @@ struct RunningAnswer {
 // The places of one model; see the file comment.
 class RetryEstimate {
  public:
+  // Answers from which their usual length is taken; each has an eighth of the averages. After one,
+  // four clients of six were told to wait 16 to 24 s where nobody waited for 10: the one that ran
+  // had a large prompt, and all that waited were taken to be like it.
+  static constexpr uint32_t kMinAnswers = 8;
+
   // A request was served: it had its place for so long, and so many tokens of all choices.
   void OnServed(int64_t us, uint32_t num_tokens);
   // The last Look is so old that another one is worth its cost, O(n log n) of the running requests.
   bool IsStale(int64_t now_us) const;
   void Look(const std::vector<RunningAnswer>& running, int64_t now_us);
-  // Answers of the model ended, so that it is known how long they are.
-  bool KnowsAnswers() const { return served_us_.has_value(); }
+  // So many answers of the model ended that a request may be refused by how long they are.
+  bool KnowsAnswers() const { return num_served_ >= kMinAnswers; }
   // After so long a place may be free for a request after `num_ahead` others, by the last Look;
   // nothing where nothing runs.
   std::optional<int64_t> AfterUs(size_t num_ahead) const;
@@ -52,6 +57,7 @@ class RetryEstimate {
 
   std::optional<double> served_us_;  // exponential averages
   double served_tokens_ = 0;
+  uint64_t num_served_ = 0;
   int64_t looked_us_ = INT64_MIN;
   std::vector<int64_t> left_us_;  // of the running answers, ascending
   int64_t whole_us_ = 0;          // a running answer's mean time in all, for those that wait longer

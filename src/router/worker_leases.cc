@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "fmt/ranges.h"
+
 #include "src/base/limits.h"
 #include "src/base/log.h"
 
@@ -130,12 +132,13 @@ void WorkerLeases::OnLeaseClosed(LeaseId lease) { DropWorker(lease, "its registr
 StatusOr<Incarnation> WorkerLeases::DrainWorker(std::string_view worker_id, uint32_t timeout_ms) {
   RegisteredWorker* worker = state_->registry.FindByWorkerId(worker_id);
   if (worker == nullptr) {
-    std::string known;
+    std::vector<std::string> known;
     for (const auto& [lease, other] : state_->registry.workers()) {
-      known += (known.empty() ? "" : ", ") + other.description.name.worker_id;
+      known.push_back(other.description.name.worker_id);
     }
+    std::ranges::sort(known);  // their leases are in the order in which they came
     return NotFound("no worker '{}' is registered; there are: {}", worker_id,
-                    known.empty() ? "none" : known);
+                    known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")));
   }
   BATON_LOG_INFO("worker {} is asked to leave: {} requests of this router run there", worker_id,
                  worker->num_requests);

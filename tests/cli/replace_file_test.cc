@@ -15,8 +15,6 @@
 
 #include "gtest/gtest.h"
 
-#include "src/cli/child_process.h"
-
 namespace baton::cli {
 namespace {
 
@@ -122,16 +120,6 @@ TEST_F(ReplaceFileTest, WhatCannotBeWrittenWholeLeavesTheOldFile) {
 TEST_F(ReplaceFileTest, AFolderThatIsGoneIsNamed) {
   const Status status = ReplaceFile(folder_ + "/gone/file", "x", 0644);
   EXPECT_NE(status.message().find("/gone/file"), absl::string_view::npos) << status;
-}
-
-TEST_F(ReplaceFileTest, TheLastLogLineIsOfThisRun) {
-  const std::string earlier = "error of an earlier run\n";
-  std::ofstream(path_) << earlier;
-  const auto begin = static_cast<off_t>(earlier.size());
-  EXPECT_EQ(LastLogLine(path_, 0), "error of an earlier run");
-  EXPECT_EQ(LastLogLine(path_, begin), "");
-  std::ofstream(path_, std::ios::app) << "error of this run\n\n";
-  EXPECT_EQ(LastLogLine(path_, begin), "error of this run");
 }
 
 }  // namespace

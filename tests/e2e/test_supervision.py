@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from baton_server import BIN, PATIENCE_S, PATIENT, Server, complete, http_json, wait_until
+from baton_server import (
+    BIN,
+    MODEL,
+    PATIENCE_S,
+    PATIENT,
+    Server,
+    complete,
+    http_json,
+    wait_until,
+)
 from fault_scenarios import rolling_restart
 from fault_work import (
     Stream,
@@ -80,10 +89,10 @@ def test_a_killed_process_is_started_again(cluster, role):
     wait_until(answers, 20, "requests are served by a pair")
 
 
-def child(server, role, other_than=None):
-    """The pid of the worker of `server` in that role as soon as it exists; None while there is
-    none."""
-    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+def child(process, role, other_than=None):
+    """The pid of the worker of a server's process in that role as soon as it exists; None while
+    there is none."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     for pid in (int(word) for word in children.read_text().split()):
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -98,7 +107,7 @@ def kill_once(server, role, victim, is_over):
     """Kills a worker; the pid of its next life, or None when `is_over()` comes first."""
     os.kill(victim, signal.SIGKILL)
     pid = wait_until(
-        lambda: is_over() or child(server, role, other_than=victim), 30, f"the next {role}"
+        lambda: is_over() or child(server.process, role, other_than=victim), 30, f"the next {role}"
     )
     return None if pid is True else pid
 
@@ -106,7 +115,7 @@ def kill_once(server, role, victim, is_over):
 def kill_until_said(server, role, line):
     """Kills a worker as often as it starts until the server says `line`: five times in a row, each
     within 10 s of its start; the first life may have been longer."""
-    victim = child(server, role)
+    victim = child(server.process, role)
     for _ in range(6):
         victim = kill_once(server, role, victim, lambda: line in server.log_since(0))
         if victim is None:
@@ -120,7 +129,7 @@ KEEPS_DYING = "prefill-0 ended with signal 9, 5 times in a row; starting it agai
 def test_a_worker_that_keeps_dying_waits_and_the_last_one_that_decodes_ends_the_server():
     with Server(*pool_args(64)) as server:
         kill_until_said(server, "prefill", KEEPS_DYING)
-        victim = child(server, "decode")
+        victim = child(server.process, "decode")
         for _ in range(6):
             victim = kill_once(server, "decode", victim, lambda: server.process.poll() is not None)
             if victim is None:
@@ -132,11 +141,11 @@ def test_a_worker_that_keeps_dying_waits_and_the_last_one_that_decodes_ends_the_
 @pytest.mark.long
 def test_a_worker_that_keeps_dying_is_tried_on_and_one_long_life_is_a_new_beginning():
     with Server(*pool_args(64)) as server:
-        victim = child(server, "decode")
+        victim = child(server.process, "decode")
         kill_until_said(server, "prefill", KEEPS_DYING)
         # A death after a long life is no quick one (10 s; the process is older than its report).
         time.sleep(10.5)
-        assert child(server, "prefill") is None, "it has to wait for longer than the others"
+        assert child(server.process, "prefill") is None, "it has to wait for longer than the others"
 
         def has_ended():
             return server.process.poll() is not None
@@ -150,7 +159,7 @@ def test_a_worker_that_keeps_dying_is_tried_on_and_one_long_life_is_a_new_beginn
             return server.post("/v1/completions", body)[0] == 200
 
         wait_until(answers, 60, "requests are answered after one death and four quick ones")
-        wait_until(lambda: child(server, "prefill"), 40, "it is started again")
+        wait_until(lambda: child(server.process, "prefill"), 40, "it is started again")
         # The first of these is a slow one where the server needs long to answer.
         for _ in range(6):
             victim = kill_once(server, "decode", victim, has_ended)
@@ -158,6 +167,27 @@ def test_a_worker_that_keeps_dying_is_tried_on_and_one_long_life_is_a_new_beginn
                 break
         assert server.process.wait(timeout=PATIENCE_S) == 1
         assert "decode-0 keeps dying" in server.log_since(0)
+
+
+def test_a_start_that_takes_long_says_what_was_logged_last(tmp_path):
+    command = [BIN, "serve", MODEL, "--http=127.0.0.1:0", "--grpc=127.0.0.1:0"]
+    command += ["--admin=127.0.0.1:0", f"--run-dir={tmp_path}/run"]
+    errors = tmp_path / "errors"
+    with errors.open("w") as out:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=out)
+    decode = wait_until(lambda: child(process, "decode"), 20, "the decode worker starts")
+    os.kill(decode, signal.SIGSTOP)  # it never reports
+    try:
+        said = "s; the last line of router-0: "
+        wait_until(lambda: said in errors.read_text(), 20, "what is awaited")
+    finally:
+        os.kill(decode, signal.SIGCONT)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=PATIENCE_S)
+    line = next(text for text in errors.read_text().splitlines() if said in text)
+    seconds, _, last = line.removeprefix("not ready after ").partition(said)
+    assert int(seconds) >= 10
+    assert last in (tmp_path / "run" / "router-0.log").read_text()
 
 
 def test_a_server_that_says_it_is_ready_has_all_links_and_replaces_who_stands_still():

@@ -252,6 +252,24 @@ TEST_F(OverloadTest, WhoWouldWaitTooLongIsToldAtOnce) {
   EXPECT_LT(cluster_.metrics.predicted_wait_seconds->value(), 12.0);
 }
 
+// A cold server: a short answer has ended, and one with a large prompt has run for four seconds.
+TEST_F(OverloadTest, OneLargePromptOfAColdServerRefusesNobodyAfterIt) {
+  Join("decode-0", 1, /*max_running=*/1);
+  End(Submit(1)[0]);
+  const RequestUid large = Submit(1)[0];
+  for (int tick = 0; tick < 40; ++tick) {
+    cluster_.now_us += kSecond / 10;
+    Report("decode-0", 1);
+    cluster_.core.Tick(cluster_.now_us);
+  }
+  const std::vector<RequestUid> later = Submit(5);
+  EXPECT_EQ(cluster_.core.num_queued(), 5u) << "by four seconds each the fourth would wait 15 s";
+  End(large);
+  for (const RequestUid uid : later) End(uid);
+  for (const RequestUid uid : later) EXPECT_FALSE(cluster_.sinks[uid]->error.has_value());
+  EXPECT_EQ(NumRefused(obs::EarlyRefusal::kQueueWait), 0u);
+}
+
 TEST_F(OverloadTest, WhatCannotMeetItsDeadlineIsNeverStarted) {
   speed_ = 1'000;
   Join("decode-0", 8);
@@ -285,11 +303,16 @@ TEST(QueueForecastTest, SaysNothingBeforeItKnowsAnything) {
   RetryEstimate estimate;
   const auto running = [] { return std::vector<RunningAnswer>(4); };
   EXPECT_FALSE(ForecastWaitUs(5, QueueRate(), estimate, running, 0).has_value());
+  for (uint32_t i = 1; i < RetryEstimate::kMinAnswers; ++i) estimate.OnServed(kSecond, 100);
+  EXPECT_FALSE(ForecastWaitUs(5, QueueRate(), estimate, running, 0).has_value())
+      << "a few answers say little of the next ones";
+  estimate.Look(running(), 0);
+  EXPECT_EQ(estimate.AfterS(5), 2u) << "who found no room is told a time all the same";
 }
 
 TEST(QueueForecastTest, BeforeTheQueueHasARateTheRunningAnswersTell) {
   RetryEstimate estimate;
-  estimate.OnServed(2 * kSecond, 100);
+  for (uint32_t i = 0; i < RetryEstimate::kMinAnswers; ++i) estimate.OnServed(2 * kSecond, 100);
   // 50 of 100 tokens in one second: another second is left.
   const RunningAnswer answer = {
       .age_us = kSecond, .decode_us = kSecond, .num_tokens = 51, .max_tokens = 1'000};

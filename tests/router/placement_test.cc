@@ -700,10 +700,13 @@ TEST(PlacementTest, AWorkerLeavesFromTheOrderOnAndNotFromItsLastHeartbeat) {
 TEST(PlacementTest, AnUnknownWorkerCannotLeave) {
   FakeCluster cluster;
   cluster.JoinPair();
+  cluster.Join(FakeCluster::Describe("decode-2", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
   const StatusOr<Incarnation> left = cluster.core.DrainWorker("decode-7", 0);
   EXPECT_EQ(left.status().code(), StatusCode::kNotFound);
   const std::string message(left.status().message());
-  EXPECT_NE(message.find("decode-0, prefill-0"), std::string::npos) << message;
+  EXPECT_NE(message.find("decode-0, decode-1, decode-2, prefill-0"), std::string::npos)
+      << "sorted by name: " << message;
 }
 
 TEST(PlacementTest, ANextLifeOfALeaverIsServedAgain) {
