@@ -9,10 +9,9 @@
 //   only transfer references    -> draining     (released, but bytes may still move)
 //   otherwise                   -> the phase    (computing, bound, exported, reserved, receiving)
 //
-// So the label with the stronger claim always wins. The order is that of BlockState (handoff
-// precedence: draining > receiving > reserved > exported > bound > computing > cached > free). A
-// cached block may be shared by requests in different phases. It keeps the phase of the request
-// that took it first until another one sets its own, so its label is that of one of its holders.
+// A block that both a request and a transport hold shows its phase, not draining. Requests in
+// different phases may share a cached block. The block keeps the phase of the request that took it
+// first until another request sets a phase, so its label is that of one of its holders.
 //
 // Invariants
 //  1. Conservation: the labels sum to the number of blocks; checked at every change.
@@ -44,7 +43,7 @@ struct BlockHandle {
   friend constexpr auto operator<=>(const BlockHandle&, const BlockHandle&) = default;
 };
 
-// Labels of a block, weakest claim first; names are those of the metric baton_kv_blocks{state}.
+// Phases and labels of a block; names are those of the metric baton_kv_blocks{state}.
 enum class BlockState : uint8_t {
   kFree = 0,         // held by nobody
   kCached = 1,       // held by the prefix cache alone
@@ -54,7 +53,7 @@ enum class BlockState : uint8_t {
   kReserved = 5,     // reserved for a hand-off whose grant is out
   kReceiving = 6,    // being filled, or filled and verified but not bound
   kDraining = 7,     // released, while a transport may still touch it
-  kQuarantined = 8,  // of no block: wire and metrics name it, and it counts 0
+  kQuarantined = 8,  // no block has it: wire and metrics name it, and its count is 0
 };
 inline constexpr size_t kNumBlockStates = 9;
 

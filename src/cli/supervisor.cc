@@ -366,7 +366,7 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   if (slot.KeepsDying()) slot.backoff_us = kLongBackoffUs;
   slot.restart_us = now_us + slot.backoff_us;
   if (!slot.KeepsDying()) {
-    // What dies as it starts has said why, unless somebody killed it.
+    // A child that dies as it starts has said why, unless somebody killed it.
     const bool has_reason = quick && !line.empty() && end != DescribeEnd(SIGKILL);
     const bool is_new = has_reason && std::exchange(slot.said_line, line) != line;
     PrintToStderr("{} ended with {}; starting it again in {} ms{}{}\n", slot.spec.name, end,

@@ -27,7 +27,7 @@
 
 namespace baton::device {
 
-// Cores of a budget at most: the largest --threads.
+// Most cores of a budget: the largest value of --threads.
 inline constexpr uint32_t kMaxCores = 1024;
 
 // The memory of a budget. Words that different members write stand on lines of their own.
@@ -94,7 +94,7 @@ class CoreBudget {
   uint32_t num_members() const { return num_members_; }
   // The member that a core belongs to by the split; read once, when the memory was checked.
   uint32_t home(uint32_t core) const { return homes_[core]; }
-  // The processor on which whoever holds the core computes; -1 = where the system puts it.
+  // The processor on which the core's holder computes; -1 = the operating system chooses.
   int cpu(uint32_t core) const { return file_->cores[core].cpu; }
   std::atomic<CoreWord>& word(uint32_t core) const { return file_->cores[core].word; }
   CoreBudgetFile::Member& member(uint32_t member) const { return file_->members[member]; }

@@ -75,7 +75,7 @@ void PromptSeals::TakeGrants() {
     if (message.message == nullptr) return;
     const auto* const grant = std::get_if<Grant>(message.message.get());
     if (grant == nullptr) return;
-    // One whose request is not here may stand behind it in the queue: both wait for the step's end.
+    // The request of a grant that stays may come later in the queue. Both wait for the step's end.
     if (sources_->OnGrantInStep(message.peer, *grant, state_->parts.clock->NowUs())) {
       message.message.reset();
     }

@@ -1,4 +1,4 @@
-// What is known of a child of `serve` that could not start: the last line of its log.
+// The words about a child of `serve` that could not start: the last line of its log.
 #include "src/cli/child_process.h"
 
 #include <stdlib.h>
