@@ -11,7 +11,8 @@ same program and file. No step begins after --seconds. Needs nothing but Python'
 Exit status: 0 all have passed, 1 one has failed, 3 some are left.
 
 Usage: real_check.py --baton FILE --models DIR --device cuda|simt --json FILE
-         [--seconds N] [--bound NATS] [--text FILE] [--num-texts N] [--max-tokens N]
+         [--seconds N] [--bound NATS] [--text FILE] [--num-texts N] [--text-chars N]
+         [--max-tokens N]
 """
 
 import argparse
@@ -31,7 +32,6 @@ TOP = 5  # log-probabilities at each place
 # (kernels/NOTES.md), so a standard deviation is 0.023 of it, some 0.12; this is six of them.
 BOUND = 0.75
 UNLISTED = 1000.0  # nats, of a token that is not among them
-TEXT_CHARS = 400
 LEFT_OVER = 3
 PROCESSOR = ("--device", "cpu", "--mode", "aggregated")
 ALONE = ("--mode", "aggregated")
@@ -62,7 +62,7 @@ class Results:
         self.path = Path(args.json)
         self.step = ""
         header = {"benchmark": "gpu_real", "device": args.device, "program": digest(args.baton)}
-        header["asked"] = [args.num_texts, args.max_tokens, args.bound]
+        header["asked"] = [args.num_texts, args.text_chars, args.max_tokens, args.bound]
         read = json.loads(self.path.read_text()) if self.path.exists() else {}
         is_same = all(read.get(key) == value for key, value in header.items())
         self.all = read if is_same else {**header, "checks": {}, "answers": {}, "files": {}}
@@ -104,8 +104,8 @@ class Results:
 def texts(args):
     """Pieces of a text, of several lengths."""
     text = Path(args.text).read_text()
-    step = max(1, (len(text) - TEXT_CHARS) // args.num_texts)
-    return [text[i * step :][: TEXT_CHARS // (1 + i % 4)] for i in range(args.num_texts)]
+    step = max(1, (len(text) - args.text_chars) // args.num_texts)
+    return [text[i * step :][: args.text_chars // (1 + i % 4)] for i in range(args.num_texts)]
 
 
 def ask(args, name, path, ways):
@@ -293,6 +293,7 @@ def main():
     parser.add_argument("--bound", type=float, default=BOUND)
     parser.add_argument("--text", default=str(root / "tests" / "golden" / "perplexity.txt"))
     parser.add_argument("--num-texts", type=int, default=16)
+    parser.add_argument("--text-chars", type=int, default=400, help="of the longest text")
     parser.add_argument("--max-tokens", type=int, default=48)
     args = parser.parse_args()
     args.results = Results(args)

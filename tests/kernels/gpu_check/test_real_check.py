@@ -117,7 +117,7 @@ class GoesOn(Folder):
         self.args = argparse.Namespace(
             json=self.json, device="cuda", baton=self.program, num_texts=1, max_tokens=1
         )
-        self.args.bound, self.args.seconds = 0.5, seconds
+        self.args.bound, self.args.seconds, self.args.text_chars = 0.5, seconds, 400
         self.args.results = real_check.Results(self.args)
         self.args.add = self.args.results.add
         steps, real_check.steps = real_check.steps, self.play
