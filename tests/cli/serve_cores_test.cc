@@ -54,8 +54,9 @@ TEST(ServeCoresTest, OneWorkerHasABudgetForItsProcessorsAlone) {
   const auto num_cpus = static_cast<int64_t>(AffinityCpus().size());
   const auto budget = MakeCoreBudget({{.num_prefill = 0, .num_decode = 1, .threads = num_cpus}});
   ASSERT_TRUE(budget.ok()) << budget.status();
-  if (num_cpus < 2 || num_cpus > device::ThreadPool::kMaxThreads || CpuQuota().has_value()) {
-    GTEST_SKIP() << "needs 2 to 256 processors, no quota";
+  const bool is_right_number = num_cpus >= 2 && num_cpus <= device::ThreadPool::kMaxThreads;
+  if (!is_right_number || CpuQuota().has_value() || !AreAlike(AffinityCpus())) {
+    GTEST_SKIP() << "needs 2 to 256 processors of one kind, no quota";
   }
   ASSERT_NE(*budget, nullptr);
   EXPECT_EQ((*budget)->num_members(), 1u);
