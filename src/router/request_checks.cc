@@ -82,7 +82,7 @@ void RequestChecks::Check(RouterRequest& request, int64_t now_us) {
     }
     // A worker that registers and cannot be called has no session: more capacity is not the cure.
     const PoolRole role = planner_->RoleFor(request);
-    if (!served || !state_->registry.HasSession(request.spec.model->id, role)) {
+    if (!state_->registry.HasSession(request.spec.model->id, role)) {
       return table_->EndBad(request, ErrorCode::kNoWorkers);
     }
     return table_->EndBad(request, table_->NoRoomError(request, ErrorCode::kQueueTimeout));

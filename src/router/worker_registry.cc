@@ -364,7 +364,8 @@ bool WorkerRegistry::Serves(std::string_view model_id, PoolRole role) const {
 bool WorkerRegistry::HasSession(std::string_view model_id, PoolRole role) const {
   return std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
     const WorkerDescription& description = entry.second.description;
-    return description.role == role && description.model->id == model_id && entry.second.session_up;
+    return description.role == role && description.model->id == model_id &&
+           entry.second.session_up && !entry.second.load.draining;
   });
 }
 

@@ -167,7 +167,7 @@ class WorkerRegistry {
   void OnLoad(RegisteredWorker& worker, WorkerLoadReport load, int64_t now_us);
   // True while a worker of that model and role is alive and not about to leave.
   bool Serves(std::string_view model_id, PoolRole role) const;
-  // True while the session with one of that model and role is up.
+  // True while the session with such a worker is up.
   bool HasSession(std::string_view model_id, PoolRole role) const;
   // Leases silent for limits::kDeadUs.
   std::vector<LeaseId> Dead(int64_t now_us) const;

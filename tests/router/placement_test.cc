@@ -91,6 +91,21 @@ TEST(PlacementTest, AWorkerThatCannotBeCalledIsNoWantOfRoom) {
   EXPECT_EQ(cluster.sink->error->code, ErrorCode::kNoWorkers) << "not the 429 of a full queue";
 }
 
+TEST(PlacementTest, AWorkerThatLeavesMakesNoOtherOneCallable) {
+  FakeCluster cluster;
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.core.OnSessionDown(cluster.Session("decode-0"), "refused", cluster.now_us);
+  cluster.Report("decode-1", {}, std::nullopt, /*draining=*/true);
+  cluster.Submit(cluster.Request("p"));
+  for (int tick = 0; tick < 110; ++tick) {
+    cluster.Report("decode-1", {}, std::nullopt, /*draining=*/true);
+    cluster.Advance(kSecond / 10, {"decode-0"});
+  }
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kNoWorkers);
+}
+
 TEST(PlacementTest, APrefillWorkerWithoutASessionHoldsNobodyUpForLong) {
   FakeCluster cluster;
   cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
