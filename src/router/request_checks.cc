@@ -80,11 +80,8 @@ void RequestChecks::Check(RouterRequest& request, int64_t now_us) {
       error.expected = KvLimitOf(*request.spec.kv, state_->registry, request.spec.model->id).Text();
       return table_->EndBad(request, error);
     }
-    // A worker that registers and cannot be called has no session: more capacity is not the cure.
-    const PoolRole role = planner_->RoleFor(request);
-    if (!state_->registry.HasSession(request.spec.model->id, role)) {
-      return table_->EndBad(request, ErrorCode::kNoWorkers);
-    }
+    // Where nobody can be called, more capacity is not the cure.
+    if (!planner_->IsCallable(request)) return table_->EndBad(request, ErrorCode::kNoWorkers);
     return table_->EndBad(request, table_->NoRoomError(request, ErrorCode::kQueueTimeout));
   }
   if (!request.accepted && now_us - request.placed_us >= state_->config.reserve_timeout_us) {

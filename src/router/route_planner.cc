@@ -384,6 +384,10 @@ bool RoutePlanner::IsServed(const RouterRequest& request) const {
   return state_->registry.Serves(request.spec.model->id, RoleFor(request));
 }
 
+bool RoutePlanner::IsCallable(const RouterRequest& request) const {
+  return state_->registry.HasSession(request.spec.model->id, RoleFor(request));
+}
+
 void RoutePlanner::PlanEmbedding(const RouterRequest& request, PlannedRoute& planned) const {
   RouteTable& table = planned.table;
   const RouteQuery query = {

@@ -30,6 +30,8 @@ class RoutePlanner {
   PoolRole RoleFor(const RouterRequest& request) const;
   // One of those is alive and not about to leave.
   bool IsServed(const RouterRequest& request) const;
+  // The session with such a one is up. One that registers and cannot be called has none.
+  bool IsCallable(const RouterRequest& request) const;
 
   // For a placement that begins with `start`; `claims`: workers that requests before it wait for.
   PlannedRoute Plan(const RouterRequest& request, const PlacementStart& start,

@@ -75,6 +75,7 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   const bool is_full = waiting_.num_queued() - waiting_.num_aside() > state_.config.max_queued ||
                        table_.requests().size() > state_.config.max_live;
   if (is_full && !record.spec.is_probe()) {
+    if (!planner_.IsCallable(record)) return table_.EndBad(record, ErrorCode::kNoWorkers);
     return table_.EndBad(record, table_.NoRoomError(record, ErrorCode::kQueueFull));
   }
   if (const std::optional<RequestError> error =

@@ -81,14 +81,18 @@ TEST(PlacementTest, APairWaitsForItsFirstSession) {
 }
 
 TEST(PlacementTest, AWorkerThatCannotBeCalledIsNoWantOfRoom) {
-  FakeCluster cluster;
+  FakeCluster cluster({.max_queued = 1});
   cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
   cluster.core.OnSessionDown(cluster.Session("decode-0"), "refused", cluster.now_us);
   cluster.Submit(cluster.Request("p"));
-  EXPECT_FALSE(cluster.sink->ended()) << "its next session may come in time";
-  cluster.Advance(11 * kSecond, {"decode-0"});
+  const auto waiting = cluster.sink;
+  EXPECT_FALSE(waiting->ended()) << "its next session may come in time";
+  cluster.Submit(cluster.Request("p"));
   ASSERT_TRUE(cluster.sink->error.has_value());
   EXPECT_EQ(cluster.sink->error->code, ErrorCode::kNoWorkers) << "not the 429 of a full queue";
+  cluster.Advance(11 * kSecond, {"decode-0"});
+  ASSERT_TRUE(waiting->error.has_value());
+  EXPECT_EQ(waiting->error->code, ErrorCode::kNoWorkers) << "nor that of the queue wait";
 }
 
 TEST(PlacementTest, AWorkerThatLeavesMakesNoOtherOneCallable) {
