@@ -175,13 +175,13 @@ def test_a_start_that_takes_long_says_what_was_logged_last(tmp_path):
     errors = tmp_path / "errors"
     with errors.open("w") as out:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=out)
-    decode = wait_until(lambda: child(process, "decode"), 20, "the decode worker starts")
-    os.kill(decode, signal.SIGSTOP)  # it never reports
+    said = "s; the last line of router-0: "
     try:
-        said = "s; the last line of router-0: "
+        decode = wait_until(lambda: child(process, "decode"), 20, "the decode worker starts")
+        os.kill(decode, signal.SIGSTOP)  # it never reports
         wait_until(lambda: said in errors.read_text(), 20, "what is awaited")
-    finally:
         os.kill(decode, signal.SIGCONT)
+    finally:
         process.send_signal(signal.SIGINT)
         process.wait(timeout=PATIENCE_S)
     line = next(text for text in errors.read_text().splitlines() if said in text)
