@@ -36,6 +36,8 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     StartRead(&incoming_);
   }
 
+  bool is_greeted() const { return greeted_.load(); }
+
   // Sends the tokens of one step, unless a write is under way: then they wait in the message that
   // is written next. Engine thread. It takes the lock once, however many tokens there are.
   void SendTokens(std::span<const TokenEvent> events) {
@@ -281,7 +283,8 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   grpc::CallbackServerContext* const call_;  // lives until OnDone
   std::shared_ptr<SessionReactor> self_;
   v1::RouterMessage incoming_;  // reading thread
-  bool greeted_ = false;        // reading thread
+  // Set by the reading thread.
+  std::atomic<bool> greeted_{false};
   // Events that waited when it was cut off; 0 = told, or never.
   std::atomic<size_t> num_cut_off_{0};
 
@@ -360,6 +363,14 @@ void SessionService::CloseAll() {
 size_t SessionService::num_sessions() {
   MutexLock lock(mutex_);
   return sessions_.size();
+}
+
+bool SessionService::IsCalled() {
+  MutexLock lock(mutex_);
+  for (const auto& [id, reactor] : sessions_) {
+    if (reactor->is_greeted()) return true;
+  }
+  return false;
 }
 
 }  // namespace baton::worker

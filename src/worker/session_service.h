@@ -68,6 +68,8 @@ class SessionService : public v1::WorkerService::CallbackService, public engine:
   void CloseAll();
   // Streams that gRPC has not finished with.
   size_t num_sessions();
+  // A router has a session here: its hello was taken.
+  bool IsCalled();
 
  private:
   friend class SessionReactor;

@@ -628,7 +628,7 @@ Status WorkerProcess::Parts::Ready() {
   const std::shared_ptr<Registration> current = CurrentRegistration();
   if (!current) return Unavailable("not registered yet");
   BATON_RETURN_IF_ERROR(current->state());
-  if (sessions->num_sessions() > 0) return OkStatus();
+  if (sessions->IsCalled()) return OkStatus();
   return Unavailable("registered, but no router reaches this worker at {} (--advertise, --listen)",
                      grpc_address);
 }
