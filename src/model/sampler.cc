@@ -1,6 +1,7 @@
 #include "src/model/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "kernels/math.h"
@@ -182,9 +183,16 @@ void Sampler::ApplyMask(std::span<const uint32_t> mask) {
   for (size_t first = 0; first < adjusted_.size(); first += kBits) {
     const uint32_t word = first / kBits < mask.size() ? mask[first / kBits] : 0;
     if (word == UINT32_MAX) continue;
-    const size_t end = std::min(first + kBits, adjusted_.size());
-    for (size_t i = first; i < end; ++i) {
-      if ((word >> (i - first) & 1) == 0) adjusted_[i] = kMinusInfinity;
+    float* const logits = adjusted_.data() + first;
+    const size_t count = std::min(kBits, adjusted_.size() - first);
+    // Most words allow all or nothing.
+    if (word == 0) {
+      std::fill_n(logits, count, kMinusInfinity);
+      continue;
+    }
+    for (uint32_t closed = ~word; closed != 0; closed &= closed - 1) {
+      const auto bit = static_cast<size_t>(std::countr_zero(closed));
+      if (bit < count) logits[bit] = kMinusInfinity;
     }
   }
 }

@@ -153,6 +153,32 @@ TEST(SamplerTest, AMaskLeavesItsTokensWhateverTheirLogits) {
   EXPECT_EQ(call.Run()->token, 0);
 }
 
+TEST(SamplerTest, TheBestTokenOfAnyMaskIsTheBestOfItsBits) {
+  TestRandom random(TestSeed());
+  std::mt19937_64 logits(random.Next());
+  for (int round = 0; round < 300; ++round) {
+    Call call{.params = Greedy(), .logits = RandomLogits(logits, random.Between(1, 200))};
+    // Words of nothing, of everything, and mixed ones; some beyond the last token or missing.
+    call.mask.resize(random.Between(1, 8));
+    for (uint32_t& word : call.mask) {
+      const uint32_t kind = random.Below(3);
+      word = kind == 0 ? 0 : kind == 1 ? UINT32_MAX : static_cast<uint32_t>(random.Next());
+    }
+    int best = -1;
+    for (size_t id = 0; id < call.logits.size(); ++id) {
+      const bool is_open = id / 32 < call.mask.size() && (call.mask[id / 32] >> (id % 32) & 1) != 0;
+      if (!is_open) continue;
+      if (best < 0 || call.logits[id] > call.logits[static_cast<size_t>(best)]) {
+        best = static_cast<int>(id);
+      }
+    }
+    const absl::StatusOr<SampledToken> sampled = call.Run();
+    ASSERT_EQ(sampled.ok(), best >= 0) << round;
+    if (best < 0) continue;
+    ASSERT_EQ(sampled->token, best) << round;
+  }
+}
+
 TEST(SamplerTest, LogprobsOfAMaskedTokenAreTheModelsOwn) {
   Call call{.params = Greedy(), .logits = {3, 2, 1}, .mask = {1u << 2}};
   call.params.logprobs = true;
