@@ -509,6 +509,8 @@ def structured(result):
          ratio_of(s["echo_to_plain_and_head"])),
         ("16 prompts in one request / in 16 requests, time", ratio_of(s["prompts16"]["ratio"])),
     ]  # fmt: skip
+    rows += [(f"tokens/s with a schema, {name}", ratio_of(spread))
+             for name, spread in s.get("peers", {}).items()]  # fmt: skip
     lines = ["| what | measured (95 % interval) |", "|---|---:|"]
     lines += [f"| {name} | {value} |" for name, value in rows]
     return lines + ["", f"{len(result['rounds'])} rounds in turn. " + where(result)]

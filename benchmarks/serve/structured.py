@@ -362,7 +362,9 @@ class LlamaServer:
             raise
 
     def about(self):
-        return {"version": self.version, "flags": self.argv[1:]}
+        # The model by its name: its folder is that of one machine.
+        flags = [Path(flag).name if flag.startswith("/") else flag for flag in self.argv[1:]]
+        return {"version": self.version, "flags": flags}
 
     def stop(self):
         self.server.stop()
