@@ -2,6 +2,9 @@
 
 #include <time.h>
 
+#include <cstddef>
+#include <new>
+
 namespace baton {
 namespace {
 
@@ -23,8 +26,10 @@ class OsClock final : public Clock {
 }  // namespace
 
 const Clock& SystemClock() {
-  // Never destroyed: threads may still read it while statics are torn down.
-  static const OsClock* const clock = new OsClock;
+  // Never destroyed: threads may still read it while statics are torn down. Its place is static,
+  // because a pool's thread may be the first to ask, in a step that allocates nothing.
+  alignas(OsClock) static std::byte place[sizeof(OsClock)];
+  static const OsClock* const clock = new (place) OsClock;
   return *clock;
 }
 
