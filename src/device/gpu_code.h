@@ -38,7 +38,7 @@ std::string_view BuildGpuCode();
 bool GpuCodeServes(std::string_view architectures, ComputeCapability gpu);
 
 // Whether a GPU of this capability has run scripts/gpu_check.sh; benchmarks/GPU.md has its answers.
-// What others compute is not known here. Where they are used, one line of the log says so.
+// The bits of other GPUs are not known. A worker on such a GPU says so in one line of its log.
 bool HasBeenChecked(ComputeCapability gpu);
 
 // "bf16.sm80.1": the order and rounding of what a GPU computes, a part of numerics_id. By major and

@@ -192,16 +192,21 @@ TEST(EngineHandOverTest, SequenceMovesAtEachToken) {
   }
 }
 
+// Starts a request and lets it decode at the first decode worker until `num_tokens` have come.
+void StartAndDecode(Trio* trio, const RequestSpec& spec, size_t num_tokens) {
+  trio->Start(spec);
+  for (int i = 0; i < 200; ++i) {
+    if (trio->first->recorder().Of(spec.key).Tokens(0).size() >= num_tokens) break;
+    trio->rig.Round();
+  }
+}
+
 // A sequence of `num_tokens` that decodes at the first decode worker, ordered to the second, which
 // has granted already.
 RequestSpec HandOverOf(Trio* trio, uint32_t num_tokens) {
   RequestSpec spec = SeededRequest(1, num_tokens, 1);
   spec.sampling.max_tokens = 60;
-  trio->Start(spec);
-  for (int i = 0; i < 200; ++i) {
-    if (trio->first->recorder().Of(spec.key).Tokens(0).size() >= 3) break;
-    trio->rig.Round();
-  }
+  StartAndDecode(trio, spec, 3);
   RequestSpec next = spec;
   next.key.attempt = 2;
   next.tokens.push_back(IdsOf(trio->first->recorder().Of(spec.key), 0)[0]);
@@ -258,11 +263,7 @@ TEST(EngineHandOverTest, WorkerWithoutTheKvSaysSo) {
   Trio trio;
   RequestSpec spec = SeededRequest(1, 20, 1);
   spec.sampling.max_tokens = 40;
-  trio.Start(spec);
-  for (int i = 0; i < 200; ++i) {
-    if (trio.first->recorder().Of(spec.key).Tokens(0).size() >= 4) break;
-    trio.rig.Round();
-  }
+  StartAndDecode(&trio, spec, 4);
   RequestSpec next = spec;
   next.key.attempt = 2;
   next.tokens.push_back(1 + (IdsOf(trio.first->recorder().Of(spec.key), 0)[0] % 5));
@@ -282,11 +283,7 @@ TEST(EngineHandOverTest, SequenceThatReleasedBlocksIsNotMoved) {
   Trio trio(/*has_device=*/false, /*window=*/8);
   RequestSpec spec = SeededRequest(1, 40, 1);
   spec.sampling.max_tokens = 60;
-  trio.Start(spec);
-  for (int i = 0; i < 200; ++i) {
-    if (trio.first->recorder().Of(spec.key).Tokens(0).size() >= 4) break;
-    trio.rig.Round();
-  }
+  StartAndDecode(&trio, spec, 4);
   RequestSpec next = spec;
   next.key.attempt = 2;
   next.tokens.push_back(IdsOf(trio.first->recorder().Of(spec.key), 0)[0]);
