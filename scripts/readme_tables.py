@@ -191,6 +191,30 @@ def overload(row):
     return lines
 
 
+def overload_runs(result):
+    lines = [
+        "| server | load | first 15 s, of capacity | 60 s, of capacity | refused |"
+        " told within, p99 | TTFT p50 | ITL p99 | to that at capacity | lost |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in result["open"]:
+        age_s = row["refusal_age_p99_s"]
+        told = "-" if age_s is None else f"{age_s * 1e3:.0f} ms"
+        lines.append(
+            f"| {row['server']} | {row['times']:g}x | {row['first15_to_capacity']:.2f} |"
+            f" {row['all_to_capacity']:.2f} | {row['refused']} | {told} |"
+            f" {row['ttft_p50_ms']:.0f} ms | {row['itl_p99_ms']:.1f} ms |"
+            f" {row['itl_p99_to_capacity']:.2f} | {row['lost']} |"
+        )
+    best = ", ".join(
+        f"{name} {server['capacity']['per_s']:.1f} requests/s with {server['capacity']['clients']}"
+        f" clients, ITL p99 {server['capacity']['itl_p99_ms']:.1f} ms"
+        for name, server in result["servers"].items()
+    )
+    shape = f"{result['prompt']} tokens in, {result['tokens']} out. Capacity (closed loop): {best}."
+    return [*lines, "", f"{shape} {where(result)}"]
+
+
 def slow_readers(row):
     return [
         f"{row['slow']} clients that stop reading and {row['idle']} idle connections: itl p99 of"
@@ -541,7 +565,21 @@ def architectures(result):
     return lines + ["", where(result)]
 
 
+def equal_bits(result):
+    paths = list(result["rows"][0]["equal"])
+    lines = [
+        f"| model | {' | '.join(paths)} | decode worker killed |",
+        "|---|" + "---:|" * (len(paths) + 1),
+    ]
+    for row in result["rows"]:
+        cells = " | ".join(f"{row['equal'][path]} of {row['prompts']}" for path in paths)
+        lines.append(f"| {row['model']} | {cells} | {row['resumed_equal']} of {row['kills']} |")
+    return [*lines, "", f"Seed {result['seed']}. {where(result)}"]
+
+
 TABLES = {
+    "equal_bits": equal_bits,
+    "forward": compare.forward_alone,
     "architectures": architectures,
     "viewers": viewers,
     "surfaces": surfaces,
@@ -554,6 +592,7 @@ TABLES = {
     "plan": plan,
     "serving": serving,
     "lending": lending,
+    "overload": overload_runs,
     "prefix_cache": prefix_cache,
     "test_times": test_times,
     "nvcc_summary": nvcc_summary,

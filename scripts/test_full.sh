@@ -7,21 +7,22 @@
 # member is used with its mutex; the preset quick; the long fault run; the long
 # exploration of the hand-off and its mutation test; the CUDA kernels compiled for other
 # architectures than the one that is served; a minute of search for each fuzz target; clusters of
-# this build and the release before it; answers with schemas and tools whose worker dies at each
+# this build and the release before it; prompts of each architecture on every path, whose answers
+# must have the same bits; answers with schemas and tools whose worker dies at each
 # token; folders that an old and a new release of transformers save; the page at /ui in Chromium;
 # schemathesis against /openapi.json; two thousand guesses at what another tenant has in the cache;
 # the packages, installed and removed; `baton mcp` with the
 # protocol's own client; the examples and client libraries; and the Helm chart on a real Kubernetes
 # of two nodes.
 #   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|locks|quick|chaos|closure|mutation|
-#     archs|fuzz|wire|guided|saves|templates|ui|openapi|timing|packages|mcp|clients|k8s ...]
+#     archs|fuzz|wire|bits|guided|saves|templates|ui|openapi|timing|packages|mcp|clients|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 # BATON_GUIDED=long: more kills in the tier `guided`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tier_names="release cuda sim asan tsan tidy odr locks quick chaos closure mutation archs fuzz wire"
-tier_names+=" guided saves templates ui openapi timing packages mcp clients k8s"
+tier_names+=" bits guided saves templates ui openapi timing packages mcp clients k8s"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
@@ -60,6 +61,7 @@ run_tier() {
     archs) compile_for_architectures ;;
     fuzz) scripts/fuzz.sh 60 ;;
     wire) run_mixed_releases ;;
+    bits) compare_paths ;;
     guided) kill_guided_answers ;;
     saves) scripts/build.sh release baton && scripts/save_table.py ;;
     k8s) run_on_kubernetes ;;
@@ -272,6 +274,12 @@ run_mixed_releases() {
   build/baton pull smollm2:135m >/dev/null || return 1
   PYTHONDONTWRITEBYTECODE=1 build/venv/bin/python tests/e2e/wire_mix.py \
     "$folder/build/baton" "$PWD/build/baton"
+}
+
+compare_paths() {
+  scripts/deps.sh --tests && scripts/build.sh release baton || return 1
+  PYTHONDONTWRITEBYTECODE=1 build/venv/bin/python tests/e2e/equal_bits.py \
+    --json build/equal_bits.json
 }
 
 # A decode worker dies at each token of answers that follow schemas or call tools.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Baton and llama.cpp side by side in one interleaved run: same files, prompts and threads.
 
-  benchmarks/compare/run.py --llama-cpp DIR [--model FILE]... [--isa avx2] [--quick]
+  benchmarks/compare/run.py --llama-cpp DIR [--model FILE]... [--isa avx2] [--quick] [--forward]
 
 DIR has llama-server and llama-bench (or bin/, build/bin/). Five parts for each model:
   forward   tokens a second of the forward pass, without a server: prompts of 128, 512 and 2000
@@ -18,8 +18,9 @@ All servers are up all the time and idle but one (checked); the order of turns i
 Writes benchmarks/results/compare_MODEL.json, with every sample. --isa avx2 is Baton's form for
 processors without AVX-512; DIR must then be a build of llama.cpp for them (-DGGML_NATIVE=OFF
 -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON), and the file is compare_MODEL_avx2.json. --quick:
-one round and short answers, to see that everything works; its numbers are not to be quoted. Uses
-the standard library only.
+one round and short answers, to see that everything works; its numbers are not to be quoted.
+--forward: the forward pass alone, of any file that both sides read (shapes.py makes such files),
+into forward_MODEL.json. Uses the standard library only.
 """
 
 import argparse
@@ -268,7 +269,7 @@ class Comparison:
 
     def run(self):
         begin = time.monotonic()
-        head = record("compare", self.args.threads)
+        head = record("forward" if self.args.forward else "compare", self.args.threads)
         result = {
             **head,
             "model": Path(self.model).name,
@@ -280,6 +281,18 @@ class Comparison:
             "forward": self.forward(),
             "limits": self.limits,
         }
+        if not self.args.forward:
+            self.measure_servers(result)
+        after = record("compare", self.args.threads)
+        for key in ("cpu", "cores", "system"):
+            if after[key] != head[key]:
+                self.voids.append(f"{key} changed during the run: {head[key]}, then {after[key]}")
+        result["load_after"] = os.getloadavg()
+        result["void"] = self.voids
+        result["minutes"] = round((time.monotonic() - begin) / 60, 1)
+        return result
+
+    def measure_servers(self, result):
         with tempfile.TemporaryDirectory() as self.folder:
             self.servers = []
             result["start"] = self.starts()
@@ -292,14 +305,6 @@ class Comparison:
             finally:
                 for server in self.servers:
                     server.stop()
-        after = record("compare", self.args.threads)
-        for key in ("cpu", "cores", "system"):
-            if after[key] != head[key]:
-                self.voids.append(f"{key} changed during the run: {head[key]}, then {after[key]}")
-        result["load_after"] = os.getloadavg()
-        result["void"] = self.voids
-        result["minutes"] = round((time.monotonic() - begin) / 60, 1)
-        return result
 
 
 def forgiven(name, reason):
@@ -405,6 +410,7 @@ def main():
     parser.add_argument("--rounds", type=count, default=3)
     parser.add_argument("--isa", default="auto", choices=("auto", "avx512", "avx2", "portable"))
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--forward", action="store_true")
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results"), metavar="FOLDER")
     args = parser.parse_args()
     models = args.model or sorted(map(str, (home / "models").glob("*.gguf")))
@@ -420,7 +426,8 @@ def main():
         result = Comparison(args, model).run()
         name = Path(model).name.lower().split("-")[0].split(".")[0]
         name += f"_{args.isa}" if args.isa != "auto" else ""
-        path = Path(args.out) / f"compare_{name}{'_quick' if args.quick else ''}.json"
+        kind = "forward" if args.forward else "compare"
+        path = Path(args.out) / f"{kind}_{name}{'_quick' if args.quick else ''}.json"
         path.write_text(json.dumps(result, separators=(",", ":")) + "\n")
         print(f"{path} after {result['minutes']} minutes")
         for reason in result["void"]:

@@ -140,6 +140,11 @@ def foot(result):
     )
 
 
+def forward_alone(result):
+    """The table of a run with --forward."""
+    return [*forward_table(result), "", foot(result)]
+
+
 def markdown(result, picture):
     lines = [*forward_table(result), "", *start_table(result), *streams_table(result), ""]
     lines += burst_table(result)

@@ -166,7 +166,7 @@ class DeltaModel(tiny_models.TinyModel):
     def write_gguf(self, path):
         writer = gguf.GGUFWriter(str(path), self.arch)
         writer.add_name(path.stem)
-        writer.add_context_length(512)
+        writer.add_context_length(self.context)
         writer.add_embedding_length(self.hidden)
         writer.add_block_count(self.layers + self.mtp)
         if self.experts:
@@ -192,7 +192,7 @@ class DeltaModel(tiny_models.TinyModel):
         writer.add_full_attention_interval(self.interval)
         if self.mtp:
             writer.add_nextn_predict_layers(self.mtp)
-        tiny_models.add_tokenizer(writer)
+        tiny_models.add_tokenizer(writer, self.vocab)
         for name, data in self.gguf_tensors():
             if data.ndim == 1 or "ssm_conv1d" in name or "ffn_gate_inp" in name:
                 writer.add_tensor(name, data)

@@ -52,8 +52,10 @@ def all_tokens():
     return SPECIALS + byte_tokens() + [m.replace(" ", "") for m in MERGES]
 
 
-def add_tokenizer(writer):
+def add_tokenizer(writer, vocab=0):
+    """With a larger `vocab` the rest are tokens that no text is turned into."""
     tokens = all_tokens()
+    tokens += [f"<|pad_{i}|>" for i in range(len(tokens), vocab)]
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
@@ -210,13 +212,13 @@ class TinyModel:
 
     def __init__(self, name, arch, kind, layers=2, hidden=32, ffn=64, heads=2, kv_heads=1, dim=16,
                  vocab=263, tied=True, scaling=None, experts=0, used=0, window=0, rope_base=None,
-                 convs=(), taps=3, rope_dims=None, original=0, dense=0, dense_ffn=0):
+                 convs=(), taps=3, rope_dims=None, original=0, dense=0, dense_ffn=0, context=512):
         self.name, self.arch, self.kind = name, arch, kind
         self.layers, self.hidden, self.ffn = layers, hidden, ffn
         self.heads, self.kv_heads, self.dim, self.vocab = heads, kv_heads, dim, vocab
         self.tied, self.scaling = tied, scaling
         self.experts, self.used, self.window = experts, used, window
-        self.convs, self.taps = convs, taps
+        self.convs, self.taps, self.context = convs, taps, context
         self.dense, self.dense_ffn = dense, dense_ffn or ffn
         self.rope_base = rope_base or (1e6 if arch == "gemma3" else 10000.0)
         self.rope_dims, self.original = rope_dims or dim, original
@@ -323,7 +325,7 @@ class TinyModel:
     def write_gguf(self, path, tensors_per_part=0):
         writer = gguf.GGUFWriter(str(path), self.arch, split_max_tensors=tensors_per_part)
         writer.add_name(path.stem)
-        writer.add_context_length(512)
+        writer.add_context_length(self.context)
         writer.add_embedding_length(self.hidden)
         writer.add_block_count(self.layers)
         writer.add_feed_forward_length(self.dense_ffn)
@@ -367,7 +369,7 @@ class TinyModel:
         if self.arch == "mistral3":
             writer.add_rope_scaling_yarn_log_mul(1.0)
             writer.add_attn_temperature_scale(TEMPERATURE)
-        add_tokenizer(writer)
+        add_tokenizer(writer, self.vocab)
         if self.scaling == "llama3":
             writer.add_tensor("rope_freqs.weight", self.llama3_factors())
         if self.scaling == "longrope":
