@@ -65,16 +65,17 @@ class Scheduler {
   // this pool or context (do not retry); ResourceExhausted: the queue is full (retry later).
   Status AddWaiting(SequenceSpec spec, int64_t now_us);
 
-  // Blocks that a hand-off reserves: of the tokens, and for each choice one and its state's.
+  // Blocks that a hand-off reserves: of the tokens, but for those that no row after them sees
+  // (SchedulerConfig::NumUnseenBlocks), and for each choice one and its state's.
   uint32_t BlocksToReserve(uint32_t num_tokens, uint32_t num_choices) const;
   // OK when a reservation may be made now: it could finish (else OutOfRange), the blocks are free,
   // and no preempted or growing sequence needs them (else ResourceExhausted). `num_held` of the
   // blocks are the caller's already.
   Status CanReserve(const SequenceSpec& spec, uint32_t num_held = 0) const;
   // Starts the choices of a prompt that was computed elsewhere. `spec.tokens` are the tokens whose
-  // KV lies in `blocks` [BlocksToReserve]: first the blocks of the tokens, then those of the state,
-  // then spare ones. One request reference of each is taken over. Appends the block copies that the
-  // engine must make before the next step. Never fails: the room was reserved.
+  // KV lies in `blocks` [BlocksToReserve]: first the blocks of the tokens that rows see, then those
+  // of the state, then spare ones. One request reference of each is taken over. Appends the block
+  // copies that the engine must make before the next step. Never fails: the room was reserved.
   void AddBound(const SequenceSpec& spec, std::span<const kv::BlockHandle> blocks,
                 std::span<const ChoiceStart> starts, std::vector<kv::BlockCopy>* copies,
                 int64_t now_us);
@@ -132,6 +133,13 @@ class Scheduler {
  private:
   using List = std::vector<Sequence*>;
 
+  // What is here of a computed prompt.
+  struct ComputedPrompt {
+    std::span<const kv::BlockHandle> blocks;  // as AddBound takes them
+    uint32_t num_released = 0;                // blocks before them
+    int64_t arrival_us = 0;
+  };
+
   uint32_t BlocksFor(uint32_t num_tokens) const {
     return (num_tokens + config_.block_size - 1) / config_.block_size;
   }
@@ -152,9 +160,8 @@ class Scheduler {
   void Erase(Sequence* sequence);
   void Enqueue(Sequence* sequence);
   void StartDecoding(Sequence* sequence);
-  void StartChoices(const SequenceSpec& spec, std::span<const kv::BlockHandle> blocks,
-                    std::span<const ChoiceStart> starts, std::vector<kv::BlockCopy>* copies,
-                    int64_t arrival_us);
+  void StartChoices(const SequenceSpec& spec, const ComputedPrompt& prompt,
+                    std::span<const ChoiceStart> starts, std::vector<kv::BlockCopy>* copies);
 
   void PlanDecode();
   // Gives the sequence the block that its next token needs; false when it lost its own instead.
@@ -183,8 +190,8 @@ class Scheduler {
   void TakeHits(Sequence* sequence);
   // Gives the sequence its state blocks, and the state of its hits.
   void TakeState(Sequence* sequence, bool copies);
-  // Releases the blocks that no later row of the sequence sees (SchedulerConfig::window). The index
-  // keeps what it has of them, for other sequences.
+  // Releases the blocks that no later row of the sequence sees (SchedulerConfig::window), but the
+  // last kUnseenBlocksKept. The index keeps what it has of them, for other sequences.
   void ReleaseUnseen(Sequence* sequence);
   // Tells the index of the blocks that have become full.
   void KeepFullBlocks(Sequence* sequence);

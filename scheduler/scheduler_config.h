@@ -18,6 +18,10 @@ enum class SchedulerRole : uint8_t {
   kAggregated = 2,  // computes and decodes every prompt (same rules as kDecode)
 };
 
+// Blocks before its window that a stream keeps: a router that moves it to another worker may know
+// of some tokens less, and the rows after those see up to this many blocks more.
+inline constexpr uint32_t kUnseenBlocksKept = 2;
+
 // Limits and targets; constant after construction.
 struct SchedulerConfig {
   SchedulerRole role = SchedulerRole::kAggregated;
@@ -48,6 +52,12 @@ struct SchedulerConfig {
   // a step.
   int64_t itl_objective_us = 0;
 
+  // Blocks at the front of a sequence that none of its rows from position `num_tokens` >= 1 on
+  // sees. The block before that position is never one of them: a hand-off moves one at least.
+  uint32_t NumUnseenBlocks(uint32_t num_tokens) const {
+    if (window == 0 || num_tokens < window) return 0;
+    return std::min((num_tokens + 1 - window) / block_size, (num_tokens - 1) / block_size);
+  }
   // The time that a step with decode rows and a chunk may take.
   int64_t MixedStepUs() const {
     if (itl_objective_us == 0) return target_mixed_step_us;

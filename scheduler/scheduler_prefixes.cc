@@ -64,13 +64,12 @@ void Scheduler::KeepFullBlocks(Sequence* sequence) {
 }
 
 void Scheduler::ReleaseUnseen(Sequence* sequence) {
-  const uint32_t end = sequence->num_computed + 1;  // after the next row's position
-  if (config_.window == 0 || end <= config_.window) return;
-  uint32_t num_unseen = (end - config_.window) / config_.block_size;
+  uint32_t num_unseen = config_.NumUnseenBlocks(sequence->num_computed);
+  num_unseen -= std::min(num_unseen, kUnseenBlocksKept);
   if (index_ != nullptr && sequence->spec.is_cacheable) {
     num_unseen = std::min(num_unseen, sequence->num_kept_blocks);
   }
-  sequence->table.ReleaseFront(pool_, std::min(num_unseen, sequence->table.size() - 1));
+  sequence->table.ReleaseFront(pool_, num_unseen);
 }
 
 uint32_t Scheduler::TokensToSecondCheckpoint(const Sequence& sequence) const {

@@ -69,6 +69,23 @@ TEST(BlockTableTest, ReleasedBlocksKeepTheirPlacesAndNameABlockOfTheTable) {
   EXPECT_EQ(pool.num_free(), 8u);
 }
 
+TEST(BlockTableTest, ATableMayBeginWithPlacesWhoseBlocksWereNeverHere) {
+  BlockPool pool(8);
+  BlockTable table;
+  ASSERT_TRUE(table.Grow(&pool, 2, BlockState::kComputing, kUid));
+  const std::vector<uint32_t> before = Indices(table);
+  table.PrependReleased(3);
+  EXPECT_EQ(table.size(), 5u);
+  EXPECT_EQ(table.num_released(), 3u);
+  EXPECT_EQ(Indices(table),
+            (std::vector<uint32_t>{before[0], before[0], before[0], before[0], before[1]}));
+  EXPECT_EQ(pool.num_free(), 6u);
+  table.ReleaseFront(&pool, 4);
+  EXPECT_EQ(Indices(table), std::vector<uint32_t>(5, before[1]));
+  table.Release(&pool);
+  EXPECT_EQ(pool.num_free(), 8u);
+}
+
 TEST(BlockTableDeathTest, AReleasedTableIsNotTakenAndNotReleasedWhole) {
   BlockPool pool(4);
   BlockTable table;
@@ -76,6 +93,7 @@ TEST(BlockTableDeathTest, AReleasedTableIsNotTakenAndNotReleasedWhole) {
   EXPECT_DEATH(table.ReleaseFront(&pool, 3), "3 blocks of a table of 3 leave none");
   table.ReleaseFront(&pool, 1);
   EXPECT_DEATH(table.Take(), "1 blocks of the table are released");
+  EXPECT_DEATH(table.PrependReleased(1), "1 of them released");
   BlockTable other;
   EXPECT_DEATH(other.ShareFrom(table, 2, &pool), "that released 1");
   table.Release(&pool);
