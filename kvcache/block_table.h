@@ -62,7 +62,7 @@ class BlockTable {
   void PrependReleased(uint32_t num_blocks);
   // Drops the table's references and empties it.
   void Release(BlockPool* pool);
-  // Moves the references to the caller and empties the table, of which nothing is released.
+  // Moves the references to the caller, those of released blocks excepted, and empties the table.
   std::vector<BlockHandle> Take();
 
   uint32_t size() const { return static_cast<uint32_t>(handles_.size()); }

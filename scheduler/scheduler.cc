@@ -139,15 +139,16 @@ void Scheduler::Fork(SequenceId id, std::span<const ChoiceStart> starts,
   BATON_CHECK(found != sequences_.end() && found->second->state == SequenceState::kPromptDone,
               "sequence {} is not at its prompt's end", id);
   Sequence* parent = found->second.get();
+  const uint32_t num_released = parent->table.num_released();
   std::vector<BlockHandle> blocks = parent->table.Take();
   const SequenceSpec spec = std::move(parent->spec);
   const std::vector<BlockHandle> state = parent->state_table.Take();
-  blocks.insert(blocks.begin() + BlocksFor(static_cast<uint32_t>(spec.tokens.size())),
-                state.begin(), state.end());
+  const uint32_t num_data = BlocksFor(static_cast<uint32_t>(spec.tokens.size())) - num_released;
+  blocks.insert(blocks.begin() + num_data, state.begin(), state.end());
   const int64_t arrival_us = parent->arrival_us;
   --num_prompt_done_;
   sequences_.erase(found);
-  StartChoices(spec, {blocks, 0, arrival_us}, starts, copies);
+  StartChoices(spec, {blocks, num_released, arrival_us}, starts, copies);
 }
 
 void Scheduler::StartChoices(const SequenceSpec& spec, const ComputedPrompt& prompt,
@@ -429,7 +430,13 @@ void Scheduler::PlanPrefill() {
     const uint32_t num_tokens = ChunkFor(*sequence);
     if (num_tokens == 0 && sequence->awaits) continue;
     if (num_tokens == 0) return;
-    AddChunk(sequence, num_tokens);
+    if (SlideWindow(sequence, num_tokens)) {
+      AddChunk(sequence, num_tokens);
+    } else {
+      Preempt(sequence);
+      --next_prefilling;
+      blocked_ = true;  // until the next step
+    }
   }
 }
 
@@ -469,7 +476,7 @@ Sequence* Scheduler::NextPrompt(size_t* next_prefilling) {
 
 bool Scheduler::Admit(Sequence* sequence) {
   TakeHits(sequence);
-  const uint32_t need = BlocksToAdmit(sequence->spec) - sequence->table.size();
+  const uint32_t need = PlacesToHave(*sequence) - sequence->table.size();
   const uint32_t least = need + GrowthReserve();
   // A checkpoint is copied while there is room for it and the copy, else the sequence takes it.
   const bool copies = pool_->num_available() >= least + config_.state_blocks;

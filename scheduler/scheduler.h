@@ -9,6 +9,10 @@
 // or none. A decode row gets a block when its next token needs one. When no block is free, the
 // youngest sequence loses its blocks. It is computed again later, and its output is replayed.
 //
+// Where every layer has a window a sequence holds the blocks that its rows see. A prompt then takes
+// blocks for a window and a chunk, and releases and takes some before each chunk. It loses its own
+// where others hold what it released, and none is free.
+//
 // Where sequences have a fixed state a step may leave checkpoints of it in the prefix index. They
 // are made at the last block border before a prompt's last token, at each multiple of
 // checkpoint_tokens, and at the first border after a prompt that came by a hand-off. They take
@@ -133,13 +137,6 @@ class Scheduler {
  private:
   using List = std::vector<Sequence*>;
 
-  // What is here of a computed prompt.
-  struct ComputedPrompt {
-    std::span<const kv::BlockHandle> blocks;  // as AddBound takes them
-    uint32_t num_released = 0;                // blocks before them
-    int64_t arrival_us = 0;
-  };
-
   uint32_t BlocksFor(uint32_t num_tokens) const {
     return (num_tokens + config_.block_size - 1) / config_.block_size;
   }
@@ -148,8 +145,13 @@ class Scheduler {
     return config_.role == SchedulerRole::kPrefill || sequence.spec.num_choices > 1 ||
            sequence.spec.embeds;
   }
-  // Blocks that a prompt takes at its first chunk, but its state's.
-  uint32_t BlocksToAdmit(const SequenceSpec& spec) const;
+  // Blocks for the choices that a prompt is divided among here, beside those of its tokens.
+  uint32_t NumSpares(const SequenceSpec& spec) const;
+  // Places of a prompt's table at its end, and blocks that it holds at most, both but its state's.
+  uint32_t NumPlaces(const SequenceSpec& spec) const;
+  uint32_t MaxPromptBlocks(const SequenceSpec& spec) const;
+  // Places of its table for its next chunk and, up to MaxPromptBlocks, those after it.
+  uint32_t PlacesToHave(const Sequence& sequence) const;
   Status CheckFits(const SequenceSpec& spec) const;
   // Blocks kept back from new prompts and reservations, for sequences that decode.
   uint32_t GrowthReserve() const;
@@ -179,6 +181,8 @@ class Scheduler {
   // The next prompt to work on: admits a waiting one when it comes first and fits.
   Sequence* NextPrompt(size_t* next_prefilling);
   bool Admit(Sequence* sequence);
+  // Gives a prompt the blocks that its next chunk needs. False when they are not to be had.
+  bool SlideWindow(Sequence* sequence, uint32_t num_tokens);
   // scheduler_prefixes.cc: the prefix index.
   static kv::PrefixQuery PromptOf(const Sequence& sequence) {
     return {sequence.chain.full_links(), sequence.spec.tokens};
@@ -190,8 +194,8 @@ class Scheduler {
   void TakeHits(Sequence* sequence);
   // Gives the sequence its state blocks, and the state of its hits.
   void TakeState(Sequence* sequence, bool copies);
-  // Releases the blocks that no later row of the sequence sees (SchedulerConfig::window), but the
-  // last kUnseenBlocksKept. The index keeps what it has of them, for other sequences.
+  // Releases the blocks that no later row of the sequence sees (NumBlocksToRelease). The index
+  // keeps what it has of them, for other sequences.
   void ReleaseUnseen(Sequence* sequence);
   // Tells the index of the blocks that have become full.
   void KeepFullBlocks(Sequence* sequence);

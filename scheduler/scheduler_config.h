@@ -31,7 +31,8 @@ struct SchedulerConfig {
   // prompts' ends is kept.
   uint32_t checkpoint_tokens = 0;
   // Tokens that a row sees in every layer, its own included: blocks that no row of a sequence sees
-  // any more are released while it decodes. 0 = some layer sees all.
+  // any more are released. A prefill worker releases none: hand-offs need them. 0 = some layer sees
+  // all.
   uint32_t window = 0;
   uint32_t max_batch_tokens = limits::kMaxBatchTokens;  // tokens of one step
   uint32_t max_chunk = limits::kMaxChunkTokens;         // tokens of one prompt in one step
@@ -57,6 +58,17 @@ struct SchedulerConfig {
   uint32_t NumUnseenBlocks(uint32_t num_tokens) const {
     if (window == 0 || num_tokens < window) return 0;
     return std::min((num_tokens + 1 - window) / block_size, (num_tokens - 1) / block_size);
+  }
+  // Blocks that a sequence has released by then: the last kUnseenBlocksKept unseen ones stay.
+  uint32_t NumBlocksToRelease(uint32_t num_tokens) const {
+    const uint32_t num_unseen = role == SchedulerRole::kPrefill ? 0 : NumUnseenBlocks(num_tokens);
+    return num_unseen - std::min(num_unseen, kUnseenBlocksKept);
+  }
+  // Blocks that a sequence's tokens take at most: those that the rows of a chunk see, wherever the
+  // first one begins, and those that stay. UINT32_MAX = the blocks of all its tokens.
+  uint32_t MaxHeldBlocks() const {
+    if (window == 0 || role == SchedulerRole::kPrefill) return UINT32_MAX;
+    return (window + max_chunk + 2 * block_size - 3) / block_size + kUnseenBlocksKept;
   }
   // The time that a step with decode rows and a chunk may take.
   int64_t MixedStepUs() const {

@@ -10,13 +10,24 @@ uint32_t Scheduler::BlocksToReserve(uint32_t num_tokens, uint32_t num_choices) c
          num_choices * (1 + config_.state_blocks);
 }
 
-uint32_t Scheduler::BlocksToAdmit(const SequenceSpec& spec) const {
-  const uint32_t num_tokens = static_cast<uint32_t>(spec.tokens.size());
+uint32_t Scheduler::NumSpares(const SequenceSpec& spec) const {
   // Choices are divided at prompt end and must not fail then; a single one grows block by block.
-  const bool divides = config_.role != SchedulerRole::kPrefill && spec.num_choices > 1;
-  const uint32_t num_spares =
-      divides ? spec.num_choices + (spec.num_choices - 1) * config_.state_blocks : 0;
-  return BlocksFor(num_tokens) + num_spares;
+  if (config_.role == SchedulerRole::kPrefill || spec.num_choices == 1) return 0;
+  return spec.num_choices + (spec.num_choices - 1) * config_.state_blocks;
+}
+
+uint32_t Scheduler::NumPlaces(const SequenceSpec& spec) const {
+  return BlocksFor(static_cast<uint32_t>(spec.tokens.size())) + NumSpares(spec);
+}
+
+uint32_t Scheduler::MaxPromptBlocks(const SequenceSpec& spec) const {
+  const uint32_t most = config_.MaxHeldBlocks();
+  return std::min(NumPlaces(spec), most == UINT32_MAX ? most : most + NumSpares(spec));
+}
+
+uint32_t Scheduler::PlacesToHave(const Sequence& sequence) const {
+  return std::min(NumPlaces(sequence.spec),
+                  sequence.table.num_released() + MaxPromptBlocks(sequence.spec));
 }
 
 Status Scheduler::CheckFits(const SequenceSpec& spec) const {
@@ -29,9 +40,10 @@ Status Scheduler::CheckFits(const SequenceSpec& spec) const {
     return OutOfRange("{} tokens leave no room to generate: the sequence may have {} (context {})",
                       num_tokens, max_total, spec.limits.max_context);
   }
-  uint32_t need = BlocksToAdmit(spec) + config_.state_blocks;
+  uint32_t need = MaxPromptBlocks(spec) + config_.state_blocks;
   if (config_.role != SchedulerRole::kPrefill) {
-    need = std::max(need, BlocksFor(max_total - 1) + config_.state_blocks);
+    const uint32_t most = std::min(BlocksFor(max_total - 1), config_.MaxHeldBlocks());
+    need = std::max(need, most + config_.state_blocks);
     need = std::max(need, BlocksToReserve(static_cast<uint32_t>(num_tokens), spec.num_choices));
   }
   if (need > pool_->num_blocks()) {
