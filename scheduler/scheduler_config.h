@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kvcache/kv_window.h"
 #include "scheduler/itl_objective.h"
 #include "scheduler/step_cost.h"
 #include "src/base/limits.h"
@@ -54,21 +55,25 @@ struct SchedulerConfig {
   int64_t itl_objective_us = 0;
 
   // Blocks at the front of a sequence that none of its rows from position `num_tokens` >= 1 on
-  // sees. The block before that position is never one of them: a hand-off moves one at least.
+  // sees.
   uint32_t NumUnseenBlocks(uint32_t num_tokens) const {
-    if (window == 0 || num_tokens < window) return 0;
-    return std::min((num_tokens + 1 - window) / block_size, (num_tokens - 1) / block_size);
+    return kv::KvWindow{window, block_size}.NumUnseen(num_tokens);
   }
   // Blocks that a sequence has released by then: the last kUnseenBlocksKept unseen ones stay.
   uint32_t NumBlocksToRelease(uint32_t num_tokens) const {
     const uint32_t num_unseen = role == SchedulerRole::kPrefill ? 0 : NumUnseenBlocks(num_tokens);
     return num_unseen - std::min(num_unseen, kUnseenBlocksKept);
   }
-  // Blocks that a sequence's tokens take at most: those that the rows of a chunk see, wherever the
-  // first one begins, and those that stay. UINT32_MAX = the blocks of all its tokens.
+  // Blocks that a sequence's tokens take at most: those that the rows of a chunk see, and those
+  // that stay. UINT32_MAX = the blocks of all its tokens.
   uint32_t MaxHeldBlocks() const {
     if (window == 0 || role == SchedulerRole::kPrefill) return UINT32_MAX;
-    return (window + max_chunk + 2 * block_size - 3) / block_size + kUnseenBlocksKept;
+    return kv::KvWindow{window, block_size}.MaxSeen(max_chunk) + kUnseenBlocksKept;
+  }
+  // As workers tell it: 0 = the blocks of all its tokens.
+  uint32_t WindowBlocks() const {
+    const uint32_t most = MaxHeldBlocks();
+    return most == UINT32_MAX ? 0 : most;
   }
   // The time that a step with decode rows and a chunk may take.
   int64_t MixedStepUs() const {

@@ -412,6 +412,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   BATON_ASSIGN_OR_RETURN(kv, KvParts::Create(config, device,
                                              {.layout = model->layout(),
                                               .max_context = model->max_context(),
+                                              .window_blocks = SchedulerOfModel().WindowBlocks(),
                                               .numerics_id = model->numerics_id(),
                                               .incarnation = incarnation,
                                               .hub = colocation.hub}));
@@ -531,8 +532,7 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
   hello.set_max_context(model->max_context());
   hello.set_block_size(model->layout().block_size);
   hello.set_state_blocks(model->layout().state_blocks);
-  const uint32_t most_held = SchedulerOfModel().MaxHeldBlocks();
-  hello.set_window_blocks(most_held == UINT32_MAX ? 0 : most_held);
+  hello.set_window_blocks(SchedulerOfModel().WindowBlocks());
   hello.set_kv_bytes_per_token(model->layout().BytesPerToken());
   hello.set_num_blocks(kv->store()->memory().num_blocks);
   hello.set_max_running(config.max_batch);

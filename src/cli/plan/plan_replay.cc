@@ -36,7 +36,7 @@ StatusOr<uint32_t> PoolBlocks(const PlanReport& report, const PlanMemory& memory
   const ModelConfig& config = report.model.config;
   if (memory.device_bytes == 0) {
     const KvLayout layout = KvLayoutOf(config, report.device.kv_dtype(), memory.block_tokens);
-    return NumPoolBlocks(0, layout, config.context_length);
+    return NumPoolBlocks(0, {.layout = layout, .max_context = config.context_length});
   }
   const double room = kMemoryShare * static_cast<double>(memory.device_bytes) -
                       static_cast<double>(memory.weight_bytes);
