@@ -68,6 +68,7 @@ StatusOr<ReplayOptions> OptionsOf(const PlanReport& report, const PlanEnd& end,
   BATON_ASSIGN_OR_RETURN(worker.num_blocks, PoolBlocks(report, end.input.memory));
   // A tiny model's pool would be larger than what simulates it.
   worker.state_blocks = end.input.memory.state_blocks;
+  worker.window = end.input.memory.window;
   worker.num_blocks = std::min(worker.num_blocks, BlocksOfAll(*ask.rows, end.input.memory));
   const uint32_t besides = worker.state_blocks + 1;
   const uint64_t pool_tokens =
