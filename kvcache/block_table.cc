@@ -65,6 +65,15 @@ void BlockTable::ReleaseFront(BlockPool* pool, uint32_t num_blocks) {
   std::fill_n(indices_.begin(), num_blocks, indices_[num_blocks]);
 }
 
+void BlockTable::PrependReleased(uint32_t num_blocks) {
+  BATON_CHECK(!empty() && num_released_ == 0, "{} places before {} blocks, {} of them released",
+              num_blocks, size(), num_released_);
+  const uint32_t first = indices_.front();
+  handles_.insert(handles_.begin(), num_blocks, BlockHandle());
+  indices_.insert(indices_.begin(), num_blocks, first);
+  num_released_ = num_blocks;
+}
+
 void BlockTable::Release(BlockPool* pool) {
   // Last block first: the stack of free blocks then hands the first one out next.
   for (size_t i = handles_.size(); i-- > num_released_;) pool->DropRequestRef(handles_[i]);
@@ -74,7 +83,7 @@ void BlockTable::Release(BlockPool* pool) {
 }
 
 std::vector<BlockHandle> BlockTable::Take() {
-  BATON_CHECK(num_released_ == 0, "{} blocks of the table are released", num_released_);
+  handles_.erase(handles_.begin(), handles_.begin() + std::exchange(num_released_, 0));
   indices_.clear();
   return std::exchange(handles_, {});
 }

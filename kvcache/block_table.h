@@ -57,9 +57,12 @@ class BlockTable {
   // Drops the references of the first `num_blocks` < size() blocks, as far as the table has them.
   // Positions stay: size() counts these blocks too, and their handles may become stale.
   void ReleaseFront(BlockPool* pool, uint32_t num_blocks);
+  // Puts places of blocks that were never here before those of the table, which has some and has
+  // released none.
+  void PrependReleased(uint32_t num_blocks);
   // Drops the table's references and empties it.
   void Release(BlockPool* pool);
-  // Moves the references to the caller and empties the table, of which nothing is released.
+  // Moves the references to the caller, those of released blocks excepted, and empties the table.
   std::vector<BlockHandle> Take();
 
   uint32_t size() const { return static_cast<uint32_t>(handles_.size()); }

@@ -12,9 +12,9 @@ namespace baton::kv {
 
 // How much a cached block is worth keeping; the smallest goes first.
 struct EvictionKey {
-  bool has_children = false;  // a longer cached prefix goes through it and would be lost with it
-  double value = 0;           // see PrefixIndex
-  uint64_t last_use = 0;      // between equal values: the one used longest ago goes first
+  uint32_t rank = 0;      // 0: nothing cached is lost with it; see PrefixIndex
+  double value = 0;       // see PrefixIndex
+  uint64_t last_use = 0;  // between equal values: the one used longest ago goes first
 
   friend auto operator<=>(const EvictionKey&, const EvictionKey&) = default;
 };

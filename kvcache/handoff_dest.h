@@ -51,7 +51,7 @@ struct DestSpec {
   TransferKey key;  // with the transfer id drawn for it
   Incarnation decode_incarnation;
   std::vector<uint32_t> generations;  // of the blocks to be filled, in ordinal order; >= 1
-  uint32_t num_held = 0;              // blocks of the prompt before them, which we have already
+  uint32_t num_held = 0;              // blocks before them, which we have or no row of ours sees
   uint32_t num_state = 0;             // of the blocks to be filled, the last hold the fixed state
   uint64_t layout_id = 0;
   uint64_t slice_bytes = 0;

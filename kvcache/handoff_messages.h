@@ -54,8 +54,9 @@ struct Grant {
   uint64_t layout_id = 0;
   uint64_t expected_bytes = 0;  // of the blocks that cross: blocks x layers x slice bytes
   uint32_t ttl_ms = 0;          // the prefill worker counts from receipt and stops a margin early
-  // Blocks at the front of the prompt that the decode worker has already. They do not cross:
-  // ordinals on the wire (generations, slices, Nack) count from the block after them.
+  // Blocks at the front of the prompt that the decode worker has already, or that no row of its own
+  // sees. They do not cross: ordinals on the wire (generations, slices, Nack) count from the block
+  // after them.
   uint32_t num_held = 0;
 
   friend bool operator==(const Grant&, const Grant&) = default;

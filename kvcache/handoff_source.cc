@@ -160,9 +160,12 @@ std::string SourceDiagramText() {
 }
 
 HandoffSource::HandoffSource(const SourceSpec& spec) : spec_(spec) {
-  BATON_CHECK(spec.num_blocks >= 1 && spec.num_layers >= 1 && spec.attempt >= 1,
-              "{} blocks, {} layers, attempt {}", spec.num_blocks, spec.num_layers, spec.attempt);
+  BATON_CHECK(spec.num_blocks > spec.num_released && spec.num_layers >= 1 && spec.attempt >= 1,
+              "{} blocks, {} of them released, {} layers, attempt {}", spec.num_blocks,
+              spec.num_released, spec.num_layers, spec.attempt);
   sealed_.resize(size_t{spec.num_blocks} * spec.num_layers);
+  num_sealed_ = spec.num_released * spec.num_layers;
+  std::fill_n(sealed_.begin(), num_sealed_, true);
   exported_.resize(sealed_.size());
   closing_.reserve(kMaxClosingSends);
 }
@@ -221,6 +224,13 @@ bool HandoffSource::GrantFits(const Grant& grant) {
         Ending(HandoffOutcome::kBadMessage,
                FailedPrecondition("the decode worker's KV layout {:016x} is not ours, {:016x}",
                                   grant.layout_id, spec_.layout_id));
+    return false;
+  }
+  if (grant.num_held < spec_.num_released) {
+    candidate_ = Ending(HandoffOutcome::kBadMessage,
+                        FailedPrecondition("the decode worker wants blocks from ordinal {} on, the "
+                                           "first {} are behind the window and gone",
+                                           grant.num_held, spec_.num_released));
     return false;
   }
   if (num_crossing == 0 || grant.generations.size() != num_crossing ||

@@ -63,8 +63,9 @@ struct SourceSpec {
   Incarnation decode_incarnation;  // grants of another life of the decode worker are void
   uint64_t layout_id = 0;
   uint64_t slice_bytes = 0;
-  uint32_t num_blocks = 0;  // of the prompt, the part-full one included; >= 1
-  uint32_t num_layers = 0;  // >= 1
+  uint32_t num_blocks = 0;    // of the prompt, the part-full one included; >= 1
+  uint32_t num_released = 0;  // of them, at the front: they are gone, so a grant leaves them out
+  uint32_t num_layers = 0;    // >= 1
   HandoffTimers timers;
 
   friend bool operator==(const SourceSpec&, const SourceSpec&) = default;
@@ -124,8 +125,8 @@ class HandoffSource {
   bool IsSending(Incarnation decode, TransferId transfer) const;
   // Generations of the decode worker's blocks from ordinal num_held() on; empty before the grant.
   const std::vector<uint32_t>& generations() const;
-  // Blocks at the front that the decode worker has already: they are sealed here, and neither
-  // pinned nor exported.
+  // Blocks at the front that the decode worker has already or never reads: they are sealed here or
+  // released, and neither pinned nor exported.
   uint32_t num_held() const { return grant_ ? grant_->num_held : 0; }
   // The time at which OnTick has something to do; INT64_MAX = never.
   int64_t NextDeadlineUs() const;

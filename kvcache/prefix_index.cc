@@ -81,7 +81,7 @@ uint32_t PrefixIndex::Acquire(const PrefixQuery& query, uint32_t max_blocks, Blo
   for (; num_blocks < limit; ++num_blocks) {
     const std::optional<uint32_t> block = Find(query, num_blocks);
     if (!block) break;
-    const BlockHandle handle{BlockIndex(*block), nodes_[*block].generation};
+    const BlockHandle handle = HandleOf(*block);
     pool_->AcquireCached(handle, phase, owner);
     SetKey(*block, inflation_ + CostOf(num_blocks), ++clock_);
     out->push_back(handle);
@@ -102,50 +102,79 @@ bool PrefixIndex::Insert(const PrefixEntry& entry) {
   if (node.generation == entry.block.generation || by_link_.contains(entry.link)) return false;
   BATON_CHECK(node.generation == 0, "block {} of generation {} is in the index as {}", block,
               entry.block.generation, node.generation);
+  const auto parent = entry.ordinal > 0 ? by_link_.find(entry.parent) : by_link_.end();
+  const bool has_parent =
+      entry.ordinal == 0 ||
+      (parent != by_link_.end() && nodes_[parent->second].ordinal + 1 == entry.ordinal);
+  if (!has_parent) return false;
   node = {.link = entry.link, .generation = entry.block.generation, .ordinal = entry.ordinal};
   std::copy(entry.tokens.begin(), entry.tokens.end(),
             tokens_.begin() + static_cast<std::ptrdiff_t>(size_t{block} * block_size_));
+  if (entry.ordinal > 0) AddChild(parent->second, block);
   by_link_.emplace(entry.link, block);
   if (listener_ != nullptr) listener_->OnPrefixChange({entry.link, true, entry.ordinal});
   pool_->KeepCached(entry.block,
                     {.value = inflation_ + CostOf(entry.ordinal), .last_use = ++clock_});
   ++stats_.num_inserted;
-  if (entry.ordinal == 0) return true;
-  const auto parent = by_link_.find(entry.parent);
-  if (parent == by_link_.end()) return true;
-  node.parent = {BlockIndex(parent->second), nodes_[parent->second].generation};
-  CountChild(node.parent, 1);
   return true;
 }
 
 void PrefixIndex::SetKey(uint32_t block, double value, uint64_t last_use) {
-  const Node& node = nodes_[block];
-  pool_->SetEvictionKey({BlockIndex(block), node.generation},
-                        {node.has_dependants(), value, last_use});
+  pool_->SetEvictionKey(HandleOf(block), {nodes_[block].rank(), value, last_use});
 }
 
 void PrefixIndex::UpdateKey(uint32_t block) {
-  const EvictionKey key = pool_->EvictionKeyOf({BlockIndex(block), nodes_[block].generation});
-  if (key.has_children != nodes_[block].has_dependants()) SetKey(block, key.value, key.last_use);
+  const EvictionKey key = pool_->EvictionKeyOf(HandleOf(block));
+  if (key.rank != nodes_[block].rank()) SetKey(block, key.value, key.last_use);
 }
 
-void PrefixIndex::CountChild(BlockHandle parent, int change) {
-  const uint32_t block = parent.index.value();
+void PrefixIndex::AddChild(uint32_t parent, uint32_t block) {
   Node& node = nodes_[block];
-  if (parent.generation == 0 || node.generation != parent.generation) return;
-  node.num_children += static_cast<uint32_t>(change);
-  UpdateKey(block);
+  node.parent = parent;
+  node.next_sibling = std::exchange(nodes_[parent].first_child, block);
+  if (node.next_sibling != kNone) nodes_[node.next_sibling].prev_sibling = block;
+  UpdateKey(parent);
 }
 
-void PrefixIndex::Forget(uint32_t block) {
+void PrefixIndex::RemoveChild(uint32_t parent, uint32_t block) {
+  const uint32_t prev = nodes_[block].prev_sibling;
+  const uint32_t next = nodes_[block].next_sibling;
+  if (prev == kNone) {
+    nodes_[parent].first_child = next;
+  } else {
+    nodes_[prev].next_sibling = next;
+  }
+  if (next != kNone) nodes_[next].prev_sibling = prev;
+}
+
+void PrefixIndex::ForgetLeaf(uint32_t block) {
   Node& node = nodes_[block];
   by_link_.erase(node.link);
   if (listener_ != nullptr) listener_->OnPrefixChange({node.link, false, node.ordinal});
   const uint32_t checkpoint = std::exchange(node.checkpoint, kNone);
   if (checkpoint != kNone) DropCheckpoint(checkpoint);
-  const BlockHandle parent = node.parent;
+  if (node.parent != kNone) RemoveChild(node.parent, block);
   node = {};
-  CountChild(parent, -1);
+}
+
+uint32_t PrefixIndex::Forget(uint32_t block) {
+  uint32_t num_forgotten = 1;
+  // From the ends of what goes on from the block back to it.
+  uint32_t last = block;
+  while (true) {
+    while (nodes_[last].first_child != kNone) last = nodes_[last].first_child;
+    if (last == block) break;
+    const uint32_t parent = nodes_[last].parent;
+    const BlockHandle handle = HandleOf(last);
+    ForgetLeaf(last);
+    pool_->StopKeeping(handle);
+    ++num_forgotten;
+    last = parent;
+  }
+  const uint32_t parent = nodes_[block].parent;
+  ForgetLeaf(block);
+  if (parent != kNone) UpdateKey(parent);
+  return num_forgotten;
 }
 
 void PrefixIndex::OnEvicted(BlockHandle block, const EvictionKey& key) {
@@ -157,8 +186,7 @@ void PrefixIndex::OnEvicted(BlockHandle block, const EvictionKey& key) {
   BATON_CHECK(nodes_[index].generation == block.generation,
               "block {} of generation {} was evicted, the index has {}", index, block.generation,
               nodes_[index].generation);
-  ++stats_.num_evicted;
-  Forget(index);
+  stats_.num_evicted += Forget(index);
 }
 
 void PrefixIndex::Drop(BlockHandle block) {
@@ -275,15 +303,16 @@ Status PrefixIndex::Audit() const {
     const Node& node = nodes_[i];
     if (node.generation == 0) continue;
     ++num_nodes;
-    const BlockHandle handle{BlockIndex(i), node.generation};
+    const BlockHandle handle = HandleOf(i);
     if (!pool_->IsCurrent(handle)) return Internal("block {} is indexed and not in use", i);
     const auto found = by_link_.find(node.link);
     if (found == by_link_.end() || found->second != i) {
       return Internal("block {} is not found under its link", i);
     }
-    if (pool_->EvictionKeyOf(handle).has_children != node.has_dependants()) {
-      return Internal("block {} has {} children and another key", i, node.num_children);
+    if (pool_->EvictionKeyOf(handle).rank != node.rank()) {
+      return Internal("block {} of rank {} has another key", i, node.rank());
     }
+    BATON_RETURN_IF_ERROR(AuditParent(i));
     if (node.checkpoint != kNone && checkpoint_nodes_[node.checkpoint] != i) {
       return Internal("block {} has checkpoint {}, which is of block {}", i, node.checkpoint,
                       checkpoint_nodes_[node.checkpoint]);
@@ -294,6 +323,23 @@ Status PrefixIndex::Audit() const {
     return Internal("{} blocks are indexed under {} links", num_nodes, by_link_.size());
   }
   return OkStatus();
+}
+
+Status PrefixIndex::AuditParent(uint32_t block) const {
+  const Node& node = nodes_[block];
+  if (node.parent == kNone) {
+    if (node.ordinal == 0) return OkStatus();
+    return Internal("block {} of ordinal {} has no parent", block, node.ordinal);
+  }
+  const Node& parent = nodes_[node.parent];
+  if (parent.generation == 0 || parent.ordinal + 1 != node.ordinal) {
+    return Internal("block {} of ordinal {} goes on from block {}, which has generation {} and {}",
+                    block, node.ordinal, node.parent, parent.generation, parent.ordinal);
+  }
+  const uint32_t before =
+      node.prev_sibling == kNone ? parent.first_child : nodes_[node.prev_sibling].next_sibling;
+  if (before == block) return OkStatus();
+  return Internal("block {} is not in the list of block {}", block, node.parent);
 }
 
 Status PrefixIndex::AuditCheckpoints() const {

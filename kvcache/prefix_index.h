@@ -7,8 +7,9 @@
 // ids; its parents were compared before it, from the root on.
 //
 // BlockPool asks for blocks when no free one is left. Only a block that nobody holds is given up.
-// Blocks through which a longer cached prefix goes are given up last. Among the others the least
-// value is given up first:
+// Blocks through which a longer cached prefix goes are given up last, the deepest first: a sequence
+// may hold its last blocks and not its first ones (BlockTable::ReleaseFront), and what is left of
+// its prefix must begin at the root. Among the others the least value is given up first:
 //
 //   value = inflation + cost        set when the block enters and at every hit (GreedyDual)
 //   cost  = 1 + ordinal / 128       computing a block deep in a prompt costs more attention
@@ -33,6 +34,9 @@
 //  2. A block in the index is full and its KV is never written again.
 //  3. Equal links name equal tokens from the root on, or the entry is no hit.
 //  4. A checkpoint has all its blocks, and the last block of its prefix is in the index.
+//  5. The block before each block of the index is in the index, but before ordinal 0. A block that
+//     leaves takes all that goes on from it along: no lookup would find that.
+//  6. No block that nobody holds goes on from one that is given up: it was given up before.
 #ifndef BATON_KVCACHE_PREFIX_INDEX_H_
 #define BATON_KVCACHE_PREFIX_INDEX_H_
 
@@ -106,9 +110,9 @@ class PrefixIndex final : public CacheKeeper {
   // Counts a query of a prompt that was admitted.
   void CountQuery(uint32_t num_tokens, uint32_t num_hit_tokens);
   // Keeps a block that its caller holds. False when the prefix is here already, in another block,
-  // or the block is kept under another name.
+  // the block is kept under another name, or the block before it is not here.
   bool Insert(const PrefixEntry& entry);
-  // Takes the caller's block out of the index, if it is in it, and the checkpoint after it.
+  // Takes the caller's block out of the index, if it is in it, and all that goes on from it.
   void Drop(BlockHandle block);
 
   // Whether the state after the prompt's first `num_blocks` (>= 1) blocks is here.
@@ -141,14 +145,18 @@ class PrefixIndex final : public CacheKeeper {
   // The entry of one block of the arena; `generation` 0 = not in the index.
   struct Node {
     ChainLink link;
-    BlockHandle parent;  // in the index when this one entered; generation 0 = none
     uint32_t generation = 0;
     uint32_t ordinal = 0;
-    uint32_t num_children = 0;  // entered while this one was here, and still here
+    uint32_t parent = kNone;        // block before it
+    uint32_t first_child = kNone;   // of those after it, in a list
+    uint32_t next_sibling = kNone;  // in its parent's list
+    uint32_t prev_sibling = kNone;
     uint32_t checkpoint = kNone;
 
-    // Something cached is worth nothing without it.
-    bool has_dependants() const { return num_children > 0 || checkpoint != kNone; }
+    // EvictionKey::rank: what goes on from the block is worth nothing without it.
+    uint32_t rank() const {
+      return first_child == kNone && checkpoint == kNone ? 0 : UINT32_MAX - ordinal;
+    }
   };
 
   std::span<const TokenId> TokensOf(uint32_t block) const {
@@ -158,11 +166,18 @@ class PrefixIndex final : public CacheKeeper {
   uint32_t NumToFind(const PrefixQuery& query, uint32_t max_blocks) const;
   // The block that holds the prompt's `ordinal`, nothing = not here.
   std::optional<uint32_t> Find(const PrefixQuery& query, uint32_t ordinal) const;
+  BlockHandle HandleOf(uint32_t block) const {
+    return {BlockIndex(block), nodes_[block].generation};
+  }
   void SetKey(uint32_t block, double value, uint64_t last_use);
-  void Forget(uint32_t block);
-  // A child came to or left `parent`, if that is still the block it was.
-  void CountChild(BlockHandle parent, int change);
-  // The key of an indexed block follows its dependants.
+  // Takes out the block and all that goes on from it, which the pool then keeps no more. The
+  // caller settles that of the block itself. Returns how many blocks of KV left.
+  uint32_t Forget(uint32_t block);
+  // Takes out a block without children. The key of its parent is not set.
+  void ForgetLeaf(uint32_t block);
+  void AddChild(uint32_t parent, uint32_t block);
+  void RemoveChild(uint32_t parent, uint32_t block);
+  // The key of an indexed block follows what goes on from it.
   void UpdateKey(uint32_t block);
   std::span<BlockHandle> BlocksOf(uint32_t checkpoint) {
     return std::span(state_handles_)
@@ -174,6 +189,7 @@ class PrefixIndex final : public CacheKeeper {
   void DropCheckpoint(uint32_t checkpoint, BlockHandle evicted = {});
   // Tells the listener of the state after an indexed block.
   void TellState(uint32_t block, bool added);
+  Status AuditParent(uint32_t block) const;
   Status AuditCheckpoints() const;
   // Drops checkpoints of least value until the limits have room for one more beside the pending
   // ones. False: there is never room.

@@ -23,12 +23,18 @@ uint32_t BlocksFor(uint32_t num_tokens, uint32_t block_size) {
   return (num_tokens + size - 1) / size;
 }
 
+// Blocks of so many tokens that a sequence holds at a decode worker.
+uint32_t HeldBlocks(const DecodeLoad& decode, uint32_t num_tokens) {
+  const uint32_t num_blocks = BlocksFor(num_tokens, decode.block_size);
+  return decode.window_blocks > 0 ? std::min(num_blocks, decode.window_blocks) : num_blocks;
+}
+
 uint32_t BlocksAtDecode(const DecodeLoad& decode, const RouteQuery& query) {
-  const uint32_t reserve = BlocksFor(query.num_tokens, decode.block_size) +
-                           query.num_choices * (1 + decode.state_blocks);
+  const uint32_t reserve =
+      HeldBlocks(decode, query.num_tokens) + query.num_choices * (1 + decode.state_blocks);
   // One choice must fit alone at its full length there; its last token needs no KV.
   const uint32_t full = std::max(std::min(query.max_total_tokens, decode.max_context), 1u) - 1;
-  return std::max(reserve, BlocksFor(full, decode.block_size) + decode.state_blocks);
+  return std::max(reserve, HeldBlocks(decode, full) + decode.state_blocks);
 }
 
 // Prompt tokens that a worker would have to compute: the last one always, for its logits.
@@ -65,9 +71,11 @@ constexpr size_t kTieBreak = 3;
 
 DecodeRank RankDecode(const DecodeLoad& decode, const RouteQuery& query, uint32_t idx,
                       bool is_paired) {
-  const uint32_t num_shared =
+  uint32_t num_shared =
       is_paired ? std::max(decode.held_shared_blocks, decode.shared_blocks) : decode.shared_blocks;
-  const uint32_t need = NumToTake(BlocksFor(query.num_tokens, decode.block_size), num_shared) +
+  // Blocks that others use may all lie before its window.
+  if (decode.window_blocks > 0) num_shared = 0;
+  const uint32_t need = NumToTake(HeldBlocks(decode, query.num_tokens), num_shared) +
                         query.num_choices * (1 + decode.state_blocks);
   const bool adds_little =
       !query.has_begun && decode.num_new < std::min(query.num_choices, decode.most_new);
@@ -90,7 +98,10 @@ PairTimes PairTimesOf(const PrefillLoad& prefill, const DecodeLoad& decode, cons
   const double waiting = static_cast<double>(prefill.num_waiting) * prefill.block_size;
   // A fixed state crosses as so many tokens do.
   const double state_tokens = static_cast<double>(decode.state_blocks) * decode.block_size;
-  const double num_crossing = NumUncached(HeldTokens(decode), query) + state_tokens;
+  // Blocks before a window stay where they are.
+  const uint32_t num_seen = HeldBlocks(decode, query.num_tokens) * std::max(decode.block_size, 1u);
+  const double num_crossing =
+      std::min(NumUncached(HeldTokens(decode), query), std::max(num_seen, 1u)) + state_tokens;
   return {.wait_s = prefill.backlog_s + waiting / prefill.tokens_per_s,
           .compute_s = NumUncached(prefill.cached_tokens, query) / prefill.tokens_per_s,
           .cross_s = num_crossing * link.seconds_per_token + link.queued_s};

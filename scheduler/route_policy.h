@@ -90,6 +90,7 @@ struct DecodeLoad {
   uint32_t num_blocks = 0;
   uint32_t block_size = 16;
   uint32_t state_blocks = 0;
+  uint32_t window_blocks = 0;  // that a sequence's tokens take at most; 0 = all of its blocks
   double tokens_per_s = 500;
   uint32_t cached_tokens = 0;  // of this prompt's beginning, that it can go on from
   uint32_t held_tokens = 0;    // whose KV need not cross to it; no less than cached_tokens counts

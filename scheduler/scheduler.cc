@@ -110,40 +110,6 @@ Scheduler::~Scheduler() {
 
 // ---- Sequences come and go.
 
-uint32_t Scheduler::BlocksToReserve(uint32_t num_tokens, uint32_t num_choices) const {
-  return BlocksFor(num_tokens) + num_choices * (1 + config_.state_blocks);
-}
-
-uint32_t Scheduler::BlocksToAdmit(const SequenceSpec& spec) const {
-  const uint32_t num_tokens = static_cast<uint32_t>(spec.tokens.size());
-  // Choices are divided at prompt end and must not fail then; a single one grows block by block.
-  const bool divides = config_.role != SchedulerRole::kPrefill && spec.num_choices > 1;
-  if (!divides) return BlocksFor(num_tokens);
-  return BlocksToReserve(num_tokens, spec.num_choices) - config_.state_blocks;
-}
-
-Status Scheduler::CheckFits(const SequenceSpec& spec) const {
-  const uint64_t num_tokens = spec.tokens.size();
-  if (num_tokens == 0 || spec.num_prompt_tokens == 0 || spec.num_prompt_tokens > num_tokens) {
-    return InvalidArgument("{} prompt tokens of {} tokens", spec.num_prompt_tokens, num_tokens);
-  }
-  const uint32_t max_total = spec.limits.MaxTotalTokens(spec.num_prompt_tokens);
-  if (num_tokens >= max_total) {
-    return OutOfRange("{} tokens leave no room to generate: the sequence may have {} (context {})",
-                      num_tokens, max_total, spec.limits.max_context);
-  }
-  uint32_t need = BlocksToAdmit(spec) + config_.state_blocks;
-  if (config_.role != SchedulerRole::kPrefill) {
-    need = std::max(need, BlocksFor(max_total - 1) + config_.state_blocks);
-    need = std::max(need, BlocksToReserve(static_cast<uint32_t>(num_tokens), spec.num_choices));
-  }
-  if (need > pool_->num_blocks()) {
-    return OutOfRange("the sequence may need {} KV blocks of {} tokens, the pool has {}", need,
-                      config_.block_size, pool_->num_blocks());
-  }
-  return OkStatus();
-}
-
 Status Scheduler::AddWaiting(SequenceSpec spec, int64_t now_us) {
   BATON_CHECK(!in_step_, "sequence {} is added during a step", spec.id);
   BATON_RETURN_IF_ERROR(CheckFits(spec));
@@ -155,35 +121,15 @@ Status Scheduler::AddWaiting(SequenceSpec spec, int64_t now_us) {
   return OkStatus();
 }
 
-uint32_t Scheduler::GrowthReserve() const {
-  // With 16 tokens a block one sequence in 16 grows in a step: a quarter covers four steps.
-  return (static_cast<uint32_t>(decoding_.size()) + 3) / 4;
-}
-
-Status Scheduler::CanReserve(const SequenceSpec& spec, uint32_t num_held) const {
-  BATON_RETURN_IF_ERROR(CheckFits(spec));
-  const uint32_t need =
-      BlocksToReserve(static_cast<uint32_t>(spec.tokens.size()), spec.num_choices) - num_held;
-  const Sequence* const first = FirstWaiting();
-  const bool owed = first != nullptr && (blocked_ || first->preempted);
-  if (owed) {
-    return ResourceExhausted("sequence {} waits for KV blocks", first->id());
-  }
-  if (pool_->num_available() < need + GrowthReserve()) {
-    return ResourceExhausted("the request needs {} KV blocks, {} are free, {} are kept to decode",
-                             need, pool_->num_available(), GrowthReserve());
-  }
-  return OkStatus();
-}
-
 void Scheduler::AddBound(const SequenceSpec& spec, std::span<const BlockHandle> blocks,
                          std::span<const ChoiceStart> starts, std::vector<BlockCopy>* copies,
                          int64_t now_us) {
   BATON_CHECK(!in_step_, "sequence {} is bound during a step", spec.id);
-  StartChoices(spec, blocks, starts, copies, now_us);
+  const auto num_tokens = static_cast<uint32_t>(spec.tokens.size());
+  StartChoices(spec, {blocks, config_.NumUnseenBlocks(num_tokens), now_us}, starts, copies);
   const auto first = sequences_.find(starts.front().id);  // not here: its first token ended it
   if (first == sequences_.end()) return;
-  first->second->num_received_tokens = static_cast<uint32_t>(spec.tokens.size());
+  first->second->num_received_tokens = num_tokens;
 }
 
 void Scheduler::Fork(SequenceId id, std::span<const ChoiceStart> starts,
@@ -193,22 +139,23 @@ void Scheduler::Fork(SequenceId id, std::span<const ChoiceStart> starts,
   BATON_CHECK(found != sequences_.end() && found->second->state == SequenceState::kPromptDone,
               "sequence {} is not at its prompt's end", id);
   Sequence* parent = found->second.get();
+  const uint32_t num_released = parent->table.num_released();
   std::vector<BlockHandle> blocks = parent->table.Take();
   const SequenceSpec spec = std::move(parent->spec);
   const std::vector<BlockHandle> state = parent->state_table.Take();
-  blocks.insert(blocks.begin() + BlocksFor(static_cast<uint32_t>(spec.tokens.size())),
-                state.begin(), state.end());
+  const uint32_t num_data = BlocksFor(static_cast<uint32_t>(spec.tokens.size())) - num_released;
+  blocks.insert(blocks.begin() + num_data, state.begin(), state.end());
   const int64_t arrival_us = parent->arrival_us;
   --num_prompt_done_;
   sequences_.erase(found);
-  StartChoices(spec, blocks, starts, copies, arrival_us);
+  StartChoices(spec, {blocks, num_released, arrival_us}, starts, copies);
 }
 
-void Scheduler::StartChoices(const SequenceSpec& spec, std::span<const BlockHandle> blocks,
-                             std::span<const ChoiceStart> starts, std::vector<BlockCopy>* copies,
-                             int64_t arrival_us) {
+void Scheduler::StartChoices(const SequenceSpec& spec, const ComputedPrompt& prompt,
+                             std::span<const ChoiceStart> starts, std::vector<BlockCopy>* copies) {
+  const std::span<const BlockHandle> blocks = prompt.blocks;
   const uint32_t num_tokens = static_cast<uint32_t>(spec.tokens.size());
-  const uint32_t num_data = BlocksFor(num_tokens);
+  const uint32_t num_data = BlocksFor(num_tokens) - prompt.num_released;
   const uint32_t num_state = config_.state_blocks;
   const uint32_t num_state_spares = num_state * (spec.num_choices - 1);
   BATON_CHECK(blocks.size() >= num_data + num_state + num_state_spares,
@@ -222,7 +169,7 @@ void Scheduler::StartChoices(const SequenceSpec& spec, std::span<const BlockHand
     own.id = start.id;
     own.choice = start.choice;
     own.num_choices = 1;
-    started.push_back(Insert(std::move(own), arrival_us));
+    started.push_back(Insert(std::move(own), prompt.arrival_us));
     tables.push_back(&started.back()->table);
     state_tables.push_back(&started.back()->state_table);
     AppendTokens(started.back(), {&start.first_token, 1});
@@ -232,10 +179,13 @@ void Scheduler::StartChoices(const SequenceSpec& spec, std::span<const BlockHand
   const PromptState state{blocks.subspan(num_data, num_state), spare.first(num_state_spares),
                           config_.block_size};
   DivideState(state, state_tables, pool_, copies);
-  const PromptBlocks prompt{blocks.first(num_data), spare.subspan(num_state_spares),
-                            num_tokens % config_.block_size};
-  DivideAmongChoices(prompt, tables, pool_, copies);
+  const PromptBlocks data{blocks.first(num_data), spare.subspan(num_state_spares),
+                          num_tokens % config_.block_size};
+  DivideAmongChoices(data, tables, pool_, copies);
   for (Sequence* sequence : started) {
+    sequence->table.PrependReleased(prompt.num_released);
+    sequence->num_kept_blocks = prompt.num_released;
+    sequence->num_good_blocks = prompt.num_released;
     StartDecoding(sequence);
     KeepFullBlocks(sequence);
   }
@@ -480,7 +430,13 @@ void Scheduler::PlanPrefill() {
     const uint32_t num_tokens = ChunkFor(*sequence);
     if (num_tokens == 0 && sequence->awaits) continue;
     if (num_tokens == 0) return;
-    AddChunk(sequence, num_tokens);
+    if (SlideWindow(sequence, num_tokens)) {
+      AddChunk(sequence, num_tokens);
+    } else {
+      Preempt(sequence);
+      --next_prefilling;
+      blocked_ = true;  // until the next step
+    }
   }
 }
 
@@ -520,7 +476,7 @@ Sequence* Scheduler::NextPrompt(size_t* next_prefilling) {
 
 bool Scheduler::Admit(Sequence* sequence) {
   TakeHits(sequence);
-  const uint32_t need = BlocksToAdmit(sequence->spec) - sequence->table.size();
+  const uint32_t need = PlacesToHave(*sequence) - sequence->table.size();
   const uint32_t least = need + GrowthReserve();
   // A checkpoint is copied while there is room for it and the copy, else the sequence takes it.
   const bool copies = pool_->num_available() >= least + config_.state_blocks;

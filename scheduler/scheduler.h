@@ -9,6 +9,10 @@
 // or none. A decode row gets a block when its next token needs one. When no block is free, the
 // youngest sequence loses its blocks. It is computed again later, and its output is replayed.
 //
+// Where every layer has a window a sequence holds the blocks that its rows see. A prompt then takes
+// blocks for a window and a chunk, and releases and takes some before each chunk. It loses its own
+// where others hold what it released, and none is free.
+//
 // Where sequences have a fixed state a step may leave checkpoints of it in the prefix index. They
 // are made at the last block border before a prompt's last token, at each multiple of
 // checkpoint_tokens, and at the first border after a prompt that came by a hand-off. They take
@@ -65,16 +69,17 @@ class Scheduler {
   // this pool or context (do not retry); ResourceExhausted: the queue is full (retry later).
   Status AddWaiting(SequenceSpec spec, int64_t now_us);
 
-  // Blocks that a hand-off reserves: of the tokens, and for each choice one and its state's.
+  // Blocks that a hand-off reserves: of the tokens, but for those that no row after them sees
+  // (SchedulerConfig::NumUnseenBlocks), and for each choice one and its state's.
   uint32_t BlocksToReserve(uint32_t num_tokens, uint32_t num_choices) const;
   // OK when a reservation may be made now: it could finish (else OutOfRange), the blocks are free,
   // and no preempted or growing sequence needs them (else ResourceExhausted). `num_held` of the
   // blocks are the caller's already.
   Status CanReserve(const SequenceSpec& spec, uint32_t num_held = 0) const;
   // Starts the choices of a prompt that was computed elsewhere. `spec.tokens` are the tokens whose
-  // KV lies in `blocks` [BlocksToReserve]: first the blocks of the tokens, then those of the state,
-  // then spare ones. One request reference of each is taken over. Appends the block copies that the
-  // engine must make before the next step. Never fails: the room was reserved.
+  // KV lies in `blocks` [BlocksToReserve]: first the blocks of the tokens that rows see, then those
+  // of the state, then spare ones. One request reference of each is taken over. Appends the block
+  // copies that the engine must make before the next step. Never fails: the room was reserved.
   void AddBound(const SequenceSpec& spec, std::span<const kv::BlockHandle> blocks,
                 std::span<const ChoiceStart> starts, std::vector<kv::BlockCopy>* copies,
                 int64_t now_us);
@@ -140,8 +145,13 @@ class Scheduler {
     return config_.role == SchedulerRole::kPrefill || sequence.spec.num_choices > 1 ||
            sequence.spec.embeds;
   }
-  // Blocks that a prompt takes at its first chunk, but its state's.
-  uint32_t BlocksToAdmit(const SequenceSpec& spec) const;
+  // Blocks for the choices that a prompt is divided among here, beside those of its tokens.
+  uint32_t NumSpares(const SequenceSpec& spec) const;
+  // Places of a prompt's table at its end, and blocks that it holds at most, both but its state's.
+  uint32_t NumPlaces(const SequenceSpec& spec) const;
+  uint32_t MaxPromptBlocks(const SequenceSpec& spec) const;
+  // Places of its table for its next chunk and, up to MaxPromptBlocks, those after it.
+  uint32_t PlacesToHave(const Sequence& sequence) const;
   Status CheckFits(const SequenceSpec& spec) const;
   // Blocks kept back from new prompts and reservations, for sequences that decode.
   uint32_t GrowthReserve() const;
@@ -152,9 +162,8 @@ class Scheduler {
   void Erase(Sequence* sequence);
   void Enqueue(Sequence* sequence);
   void StartDecoding(Sequence* sequence);
-  void StartChoices(const SequenceSpec& spec, std::span<const kv::BlockHandle> blocks,
-                    std::span<const ChoiceStart> starts, std::vector<kv::BlockCopy>* copies,
-                    int64_t arrival_us);
+  void StartChoices(const SequenceSpec& spec, const ComputedPrompt& prompt,
+                    std::span<const ChoiceStart> starts, std::vector<kv::BlockCopy>* copies);
 
   void PlanDecode();
   // Gives the sequence the block that its next token needs; false when it lost its own instead.
@@ -172,6 +181,8 @@ class Scheduler {
   // The next prompt to work on: admits a waiting one when it comes first and fits.
   Sequence* NextPrompt(size_t* next_prefilling);
   bool Admit(Sequence* sequence);
+  // Gives a prompt the blocks that its next chunk needs. False when they are not to be had.
+  bool SlideWindow(Sequence* sequence, uint32_t num_tokens);
   // scheduler_prefixes.cc: the prefix index.
   static kv::PrefixQuery PromptOf(const Sequence& sequence) {
     return {sequence.chain.full_links(), sequence.spec.tokens};
@@ -183,7 +194,7 @@ class Scheduler {
   void TakeHits(Sequence* sequence);
   // Gives the sequence its state blocks, and the state of its hits.
   void TakeState(Sequence* sequence, bool copies);
-  // Releases the blocks that no later row of the sequence sees (SchedulerConfig::window). The index
+  // Releases the blocks that no later row of the sequence sees (NumBlocksToRelease). The index
   // keeps what it has of them, for other sequences.
   void ReleaseUnseen(Sequence* sequence);
   // Tells the index of the blocks that have become full.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kvcache/kv_window.h"
 #include "scheduler/itl_objective.h"
 #include "scheduler/step_cost.h"
 #include "src/base/limits.h"
@@ -18,6 +19,10 @@ enum class SchedulerRole : uint8_t {
   kAggregated = 2,  // computes and decodes every prompt (same rules as kDecode)
 };
 
+// Blocks before its window that a stream keeps: a router that moves it to another worker may know
+// of some tokens less, and the rows after those see up to this many blocks more.
+inline constexpr uint32_t kUnseenBlocksKept = 2;
+
 // Limits and targets; constant after construction.
 struct SchedulerConfig {
   SchedulerRole role = SchedulerRole::kAggregated;
@@ -27,7 +32,8 @@ struct SchedulerConfig {
   // prompts' ends is kept.
   uint32_t checkpoint_tokens = 0;
   // Tokens that a row sees in every layer, its own included: blocks that no row of a sequence sees
-  // any more are released while it decodes. 0 = some layer sees all.
+  // any more are released. A prefill worker releases none: hand-offs need them. 0 = some layer sees
+  // all.
   uint32_t window = 0;
   uint32_t max_batch_tokens = limits::kMaxBatchTokens;  // tokens of one step
   uint32_t max_chunk = limits::kMaxChunkTokens;         // tokens of one prompt in one step
@@ -48,6 +54,27 @@ struct SchedulerConfig {
   // a step.
   int64_t itl_objective_us = 0;
 
+  // Blocks at the front of a sequence that none of its rows from position `num_tokens` >= 1 on
+  // sees.
+  uint32_t NumUnseenBlocks(uint32_t num_tokens) const {
+    return kv::KvWindow{window, block_size}.NumUnseen(num_tokens);
+  }
+  // Blocks that a sequence has released by then: the last kUnseenBlocksKept unseen ones stay.
+  uint32_t NumBlocksToRelease(uint32_t num_tokens) const {
+    const uint32_t num_unseen = role == SchedulerRole::kPrefill ? 0 : NumUnseenBlocks(num_tokens);
+    return num_unseen - std::min(num_unseen, kUnseenBlocksKept);
+  }
+  // Blocks that a sequence's tokens take at most: those that the rows of a chunk see, and those
+  // that stay. UINT32_MAX = the blocks of all its tokens.
+  uint32_t MaxHeldBlocks() const {
+    if (window == 0 || role == SchedulerRole::kPrefill) return UINT32_MAX;
+    return kv::KvWindow{window, block_size}.MaxSeen(max_chunk) + kUnseenBlocksKept;
+  }
+  // As workers tell it: 0 = the blocks of all its tokens.
+  uint32_t WindowBlocks() const {
+    const uint32_t most = MaxHeldBlocks();
+    return most == UINT32_MAX ? 0 : most;
+  }
   // The time that a step with decode rows and a chunk may take.
   int64_t MixedStepUs() const {
     if (itl_objective_us == 0) return target_mixed_step_us;

@@ -45,6 +45,8 @@ void Scheduler::TakeHits(Sequence* sequence) {
   if (config_.state_blocks > 0) num_hits = index_->MatchWhole(query, num_hits);
   index_->Acquire(query, num_hits, BlockState::kComputing, uid, &hits_);
   for (const BlockHandle block : hits_) sequence->table.Append(block);
+  const auto num_found = static_cast<uint32_t>(hits_.size());
+  sequence->table.ReleaseFront(pool_, config_.NumBlocksToRelease(num_found * config_.block_size));
   if (config_.state_blocks == 0 || num_hits == 0) return;
   index_->AcquireState(query, num_hits, BlockState::kComputing, uid, &state_hits_);
 }
@@ -64,13 +66,21 @@ void Scheduler::KeepFullBlocks(Sequence* sequence) {
 }
 
 void Scheduler::ReleaseUnseen(Sequence* sequence) {
-  const uint32_t end = sequence->num_computed + 1;  // after the next row's position
-  if (config_.window == 0 || end <= config_.window) return;
-  uint32_t num_unseen = (end - config_.window) / config_.block_size;
+  uint32_t num_blocks = config_.NumBlocksToRelease(sequence->num_computed);
   if (index_ != nullptr && sequence->spec.is_cacheable) {
-    num_unseen = std::min(num_unseen, sequence->num_kept_blocks);
+    num_blocks = std::min(num_blocks, sequence->num_kept_blocks);
   }
-  sequence->table.ReleaseFront(pool_, std::min(num_unseen, sequence->table.size() - 1));
+  sequence->table.ReleaseFront(pool_, num_blocks);
+}
+
+bool Scheduler::SlideWindow(Sequence* sequence, uint32_t num_tokens) {
+  ReleaseUnseen(sequence);
+  const uint32_t num_new = PlacesToHave(*sequence) - sequence->table.size();
+  if (sequence->table.Grow(pool_, num_new, BlockState::kComputing, sequence->spec.uid)) return true;
+  // The last chunk needs the blocks of the choices too.
+  const bool is_last = num_tokens == sequence->num_remaining();
+  const uint32_t end = sequence->num_computed + num_tokens;
+  return !is_last && sequence->table.size() >= BlocksFor(end);
 }
 
 uint32_t Scheduler::TokensToSecondCheckpoint(const Sequence& sequence) const {

@@ -4,6 +4,7 @@
 #define BATON_SCHEDULER_SEQUENCE_H_
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -92,6 +93,14 @@ struct Sequence {
   uint32_t num_remaining() const { return num_tokens() - num_computed; }
   // The last position whose KV can ever be computed, plus one: the last token is never fed back.
   uint32_t MaxKvTokens() const { return spec.limits.MaxTotalTokens(spec.num_prompt_tokens) - 1; }
+};
+
+// The KV of a prompt that is divided among its choices.
+struct ComputedPrompt {
+  // Of the tokens, then of the state, then spare ones.
+  std::span<const kv::BlockHandle> blocks;
+  uint32_t num_released = 0;  // blocks of the tokens before those
+  int64_t arrival_us = 0;
 };
 
 // How one choice of a divided prompt starts.

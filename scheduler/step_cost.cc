@@ -15,11 +15,11 @@ constexpr double kConstantTerm = 0.25;
 // Half of each step's error is corrected: ten steps leave 0.1 % of a wrong start, one step that was
 // held up by the system is forgotten in as many.
 constexpr double kLearningRate = 0.5;
-// Steps are planned to 100 ms. One that takes so long, and so many times what is predicted by
-// earlier steps of its kind, is no slow step: the process or its machine stood still. A worker that
-// was stopped for half a second or for 10 s would otherwise count as a fifth slower, and routers
-// would send it nothing by which it could learn better. The prediction goes half of the way to
-// twice its value, so that ten such steps in a row are believed.
+// Steps are planned to 200 ms at most. One that takes so long, and so many times what is predicted
+// by earlier steps of its kind, is no slow step: the process or its machine stood still. A worker
+// that was stopped for half a second or for 10 s would otherwise count as a fifth slower, and
+// routers would send it nothing by which it could learn better. The prediction goes half of the
+// way to twice its value, so that ten such steps in a row are believed.
 constexpr double kStoodStillUs = 250'000;
 constexpr double kStoodStillTimes = 4;
 // Weight of the newest value in the two averages.

@@ -25,6 +25,7 @@ using loadgen::ScaleTrace;
 using loadgen::TraceRow;
 using loadgen::TraceScale;
 using sim::FaultPlan;
+using sim::kMinSimWindow;
 using sim::ParseFaults;
 using sim::ReplayArguments;
 using sim::RunSimulation;
@@ -59,6 +60,7 @@ struct SimFlags {
   std::string time_scale = "1";
   std::string log_level = "off";
   bool states = false;
+  int64_t window = 0;
   bool shrink = false;
 };
 
@@ -89,6 +91,9 @@ void Declare(FlagSet& flags, SimFlags& values) {
   flags.Add("--time-scale", values.time_scale, "stretch the trace: 0.1 = ten times as fast");
   flags.Add("--states", values.states,
             "each sequence of the model has a fixed state beside its KV");
+  flags.Add("--window", values.window, {0, 1024},
+            "tokens that a row of the model sees, at least 2, so that streams release blocks; 0 = "
+            "all");
   flags.Add("--log-level", values.log_level, "debug, info, warn, error or off");
   flags.Add("--shrink", values.shrink,
             "when a promise breaks, search for the shortest run that breaks it");
@@ -132,6 +137,11 @@ StatusOr<SimOptions> OptionsOf(const SimFlags& flags) {
   options.max_output = static_cast<uint32_t>(flags.max_output);
   options.step_us = flags.step_us;
   options.has_states = flags.states;
+  options.window = static_cast<uint32_t>(flags.window);
+  if (options.window > 0 && options.window < kMinSimWindow) {
+    return InvalidArgument("--window {}: a row sees {} tokens at least", options.window,
+                           kMinSimWindow);
+  }
   // A prompt of 64 blocks, and four choices.
   if (options.max_output > SimWorkload::kMaxOutput &&
       options.num_blocks < options.max_output + 64) {

@@ -68,7 +68,7 @@ void DestTransferSet::Start(const RequestSpec& spec, DestStart start, int64_t no
   dest.num_held = start.num_held;
   dest.num_state = start.num_state;
   for (uint32_t i = start.num_held; i < start.num_data; ++i) {
-    dest.generations.push_back(start.blocks[i].generation);
+    dest.generations.push_back(start.blocks[i - start.num_unseen].generation);
   }
   dest.layout_id = layout.LayoutId();
   dest.slice_bytes = layout.SliceBytes();
@@ -81,7 +81,7 @@ void DestTransferSet::Start(const RequestSpec& spec, DestStart start, int64_t no
   dest.timers = timers_;
 
   const TransferId id = dest.key.transfer;
-  auto transfer = std::make_unique<DestTransfer>(std::move(dest));
+  auto transfer = std::make_unique<DestTransfer>(std::move(dest), start.num_unseen);
   transfer->key = spec.key;
   transfer->peer = spec.peer;
   transfer->blocks = std::move(start.blocks);

@@ -2,12 +2,14 @@
 // which decides, with the reserved blocks that its actions need. This class carries out the
 // actions. Engine thread.
 //
-//   blocks  [0, num_held)         found in our own prefix index, full; they do not cross
-//           [num_held, num_data)  filled by the transport, transfer references until it confirmed
-//                                 its close; the last num_state of them hold the fixed state
-//           [num_data, n)         spare, for the choices to grow into
-//   The set holds one request reference of each until they are bound (then the scheduler's) or
-//   released.
+//   ordinals  [0, num_unseen)         seen by no row of ours: no block is here, and none crosses
+//             [num_unseen, num_held)  found in our own prefix index, full; they do not cross
+//             [num_held, num_data)    filled by the transport, transfer references until it
+//                                     confirmed its close; the last num_state of them hold the
+//                                     fixed state
+//             [num_data, n)           spare, for the choices to grow into
+//   The set holds one request reference of each block until they are bound (then the scheduler's)
+//   or released.
 //
 // A transfer stays a lease after it is bound, to answer repeated messages; it then holds nothing.
 #ifndef BATON_ENGINE_DEST_TRANSFERS_H_
@@ -32,11 +34,12 @@ namespace baton::engine {
 
 // One hand-off at the decode worker.
 struct DestTransfer {
-  explicit DestTransfer(kv::DestSpec spec) : machine(std::move(spec)) {}
+  DestTransfer(kv::DestSpec spec, uint32_t unseen) : machine(std::move(spec)), num_unseen(unseen) {}
 
   RequestKey key;
   kv::HandoffDest machine;
   Incarnation peer;
+  const uint32_t num_unseen;            // ordinals before the first block
   std::vector<kv::BlockHandle> blocks;  // held, data, then spare; empty once nothing is held
   bool holds_requests = true;           // one request reference of each block
   bool is_bound = false;                // holds nothing, answers repeated messages
@@ -49,7 +52,7 @@ struct DestTransfer {
 
   // The blocks that cross.
   std::span<const kv::BlockHandle> crossing() const {
-    return std::span(blocks).subspan(machine.spec().num_held, machine.num_blocks());
+    return std::span(blocks).subspan(machine.spec().num_held - num_unseen, machine.num_blocks());
   }
 };
 
@@ -64,8 +67,9 @@ struct DestStats {
 // The blocks and the chain that a hand-off needs beside the request.
 struct DestStart {
   std::vector<kv::BlockHandle> blocks;  // reserved; one request reference of each is taken over
-  uint32_t num_held = 0;                // blocks at the front that are full already
-  uint32_t num_data = 0;                // blocks that hold the prompt, held ones and state included
+  uint32_t num_unseen = 0;              // ordinals before `blocks`, of which no row sees a token
+  uint32_t num_held = 0;                // ordinals that do not cross: unseen ones and full ones
+  uint32_t num_data = 0;                // ordinals of the prompt, all those and state included
   uint32_t num_state = 0;               // of num_data, the last
   std::vector<kv::ChainLink> chain;     // our own, of the prompt
 };

@@ -3,7 +3,8 @@
 //
 // One turn: take the inbox -> handle the events -> tick leases and deadlines -> plan a step, run
 // it, report its tokens -> publish the snapshot. A step is bounded by the scheduler's target time,
-// so that every event is handled within about 100 ms.
+// so that every event is handled within about 100 ms, or 200 ms while prompts are computed whose
+// log-probabilities are wanted.
 //
 // Where the model's steps overlap (README.md) a turn of decode rows begins the step after the one
 // that runs, then ends that one. An event waits until a turn has ended all it had begun.

@@ -1,5 +1,6 @@
 #include "src/engine/request_admission.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace baton::engine {
@@ -65,16 +66,25 @@ Status RequestAdmission::ReserveBlocks(const LiveRequest& request, DestStart* de
   start.num_state = layout.state_blocks;
   start.num_data = layout.BlocksOfSequence(num_tokens);
   start.chain = ChainLinks(sequence.chain_key, layout.block_size, spec.tokens);
+  start.num_unseen = state_->scheduler.config().NumUnseenBlocks(num_tokens);
+  start.num_held = start.num_unseen;
+  uint32_t num_hits = 0;
   if (index != nullptr) {
     // At least the block of the last token crosses, and with it the seal. So does a fixed state:
     // that of the whole prompt is nowhere but at the prefill worker.
     const uint32_t most = layout.BlocksFor(num_tokens) - 1;
-    start.num_held = index->Acquire({start.chain, spec.tokens}, most, BlockState::kReserved,
-                                    spec.key.uid, &start.blocks);
+    num_hits = index->Acquire({start.chain, spec.tokens}, most, BlockState::kReserved, spec.key.uid,
+                              &start.blocks);
+    const auto first_seen = start.blocks.begin() + std::min(num_hits, start.num_unseen);
+    std::for_each(start.blocks.begin(), first_seen,
+                  [&pool](BlockHandle block) { pool.DropRequestRef(block); });
+    start.blocks.erase(start.blocks.begin(), first_seen);
+    start.num_held = std::max(num_hits, start.num_unseen);
   }
+  const uint32_t num_own = start.num_held - start.num_unseen;
   const uint32_t num_new =
-      state_->scheduler.BlocksToReserve(num_tokens, spec.num_choices) - start.num_held;
-  Status status = state_->scheduler.CanReserve(sequence, start.num_held);
+      state_->scheduler.BlocksToReserve(num_tokens, spec.num_choices) - num_own;
+  Status status = state_->scheduler.CanReserve(sequence, num_own);
   if (status.ok() && !pool.Allocate(num_new, BlockState::kReserved, spec.key.uid, &start.blocks)) {
     status = ResourceExhausted("the request needs {} KV blocks, {} are free", num_new,
                                pool.num_available());
@@ -83,7 +93,7 @@ Status RequestAdmission::ReserveBlocks(const LiveRequest& request, DestStart* de
     for (const BlockHandle block : start.blocks) pool.DropRequestRef(block);
     return status;
   }
-  if (index != nullptr) index->CountQuery(num_tokens, start.num_held * layout.block_size);
+  if (index != nullptr) index->CountQuery(num_tokens, num_hits * layout.block_size);
   *dest = std::move(start);
   return OkStatus();
 }

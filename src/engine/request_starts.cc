@@ -139,13 +139,15 @@ const Sequence* RequestStarts::SequenceToHandOver(const LiveRequest& old,
   if (sequence == nullptr) return nullptr;
   // The KV of its last token is not computed; the router may know fewer tokens than were sampled.
   const std::vector<TokenId>& tokens = sequence->spec.tokens;
-  const size_t num_tokens = spec.tokens.size();
+  const auto num_tokens = static_cast<uint32_t>(spec.tokens.size());
   // A fixed state is that of all computed tokens, and of no fewer.
   const bool has_state =
       state_->kv_view.layout->state_blocks == 0 || num_tokens == sequence->num_computed;
-  // Blocks behind a window are gone: the decode worker then has the prompt computed anew.
-  const bool is_whole = sequence->table.num_released() == 0;
-  const bool has_kv = has_state && is_whole && num_tokens < tokens.size() &&
+  // The other worker asks for no block that none of its rows sees. Those after fewer tokens see
+  // blocks that may be gone here; the prompt is then computed anew.
+  const bool has_window =
+      sequence->table.num_released() <= state_->scheduler.config().NumUnseenBlocks(num_tokens);
+  const bool has_kv = has_state && has_window && num_tokens < tokens.size() &&
                       num_tokens <= sequence->num_computed &&
                       std::equal(spec.tokens.begin(), spec.tokens.end(), tokens.begin());
   return has_kv ? sequence : nullptr;

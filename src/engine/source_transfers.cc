@@ -36,13 +36,15 @@ constexpr uint32_t kMaxSlicesPerOffer = 4096;
 // How soon slices that found the transport's queue full are offered again.
 constexpr int64_t kOfferAgainUs = 1000;
 
-SourceSpec MakeSpec(const RequestSpec& spec, const KvLayout& layout, const HandoffTimers& timers) {
+SourceSpec MakeSpec(const RequestSpec& spec, uint32_t num_released, const KvLayout& layout,
+                    const HandoffTimers& timers) {
   return {.uid = spec.key.uid,
           .attempt = spec.key.attempt,
           .decode_incarnation = spec.peer,
           .layout_id = layout.LayoutId(),
           .slice_bytes = layout.SliceBytes(),
           .num_blocks = layout.BlocksOfSequence(static_cast<uint32_t>(spec.tokens.size())),
+          .num_released = num_released,
           .num_layers = layout.num_layers,
           .timers = timers};
 }
@@ -72,7 +74,8 @@ SourceTransfer* SourceTransferSet::Find(const RequestKey& key) {
 SourceTransfer* SourceTransferSet::Start(const RequestSpec& spec, SequenceId sequence,
                                          int64_t now_us) {
   const KvLayout& layout = parts_.kv->layout();
-  auto transfer = std::make_unique<SourceTransfer>(MakeSpec(spec, layout, timers_));
+  const uint32_t num_released = parts_.scheduler->Find(sequence)->table.num_released();
+  auto transfer = std::make_unique<SourceTransfer>(MakeSpec(spec, num_released, layout, timers_));
   SourceTransfer* const raw = transfer.get();
   raw->key = spec.key;
   raw->peer = spec.peer;
@@ -207,6 +210,7 @@ void SourceTransferSet::FinishPrompt(SourceTransfer* transfer, Seal seal, int64_
 
 void SourceTransferSet::SealInTurns(SourceTransfer* transfer, Seal seal, int64_t now_us) {
   transfer->late_seal = std::move(seal);
+  transfer->num_hashed = transfer->machine.spec().num_released;
   transfer->prompt_done_us = now_us;
   next_deadline_us_ = now_us;
 }

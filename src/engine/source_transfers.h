@@ -46,7 +46,7 @@ struct SourceTransfer {
   std::vector<uint64_t> checksums;      // [num_blocks][num_layers], valid where sealed
   std::vector<kv::SliceRange> unsent;   // the transport's queue was full: offered again later
   std::optional<kv::Seal> late_seal;    // of a prompt that is stored, sent once all of it is hashed
-  uint32_t num_hashed = 0;              // blocks, of a prompt with a late seal
+  uint32_t num_hashed = 0;              // blocks, of a prompt with a late seal; released ones too
   int64_t first_offer_us = 0;           // of this attempt's slices; 0 = none was offered
   int64_t prompt_done_us = 0;           // 0 = not yet
   int64_t applied_us = 0;       // when the decode worker's word arrived that it has all of it

@@ -51,6 +51,7 @@ uint64_t StateManifest::ReadBytes(uint32_t num_tokens) const {
 StateManifest StateManifestOf(const ModelConfig& config, KvDtype dtype, uint32_t block_size) {
   StateManifest manifest;
   manifest.layout = KvLayoutOf(config, dtype, block_size);
+  manifest.window = {.size = config.window_of_all(), .block_size = block_size};
   const KvLayout& layout = manifest.layout;
   const std::string_view rows = KvDtypeName(dtype);
   StatePool attention{.name = config.traits->latent_kv ? "latents" : "attention", .dtype = rows};
@@ -91,8 +92,9 @@ std::string StateManifestText(const ModelConfig& config) {
                        pool.num_layers, is_fixed ? pool.bytes_per_sequence : pool.bytes_per_token,
                        is_fixed ? "sequence" : "token", pool.dtype);
     if (pool.kind == StatePoolKind::kWindowRows) {
-      out += fmt::format("; {}, the last {} are read",
-                         config.window_of_all() > 0 ? "all cross" : "all are kept", pool.window);
+      const bool goes = config.window_of_all() > 0;
+      out += fmt::format("; {}the last {} are read{}", goes ? "" : "all are kept, ", pool.window,
+                         goes ? ", blocks before them are released" : "");
     }
     out += "\n";
   }
@@ -104,9 +106,13 @@ std::string StateManifestText(const ModelConfig& config) {
   }
   for (const uint32_t num_tokens : kToldTokens) {
     if (num_tokens > config.context_length) continue;
-    out += fmt::format("hand-off      {} of {} tokens, of them {} that the next token reads\n",
-                       FormatSize(manifest.HandOffBytes(num_tokens)), num_tokens,
+    out += fmt::format("hand-off      {} of {} tokens, of them {} that the next token reads",
+                       FormatSize(manifest.SeenBytes(num_tokens)), num_tokens,
                        FormatSize(manifest.ReadBytes(num_tokens)));
+    if (manifest.window.size > 0) {
+      out += fmt::format("; on a device {}", FormatSize(manifest.HandOffBytes(num_tokens)));
+    }
+    out += "\n";
   }
   return out;
 }

@@ -3,9 +3,9 @@
 //
 // A pool is one kind of state of some layers: rows that each token adds, or a fixed state that each
 // token changes. Rows that later tokens stop reading (a sliding window, the taps of a convolution)
-// are moved as all others; `window` says how many of them are still read. They are kept as all
-// others too, unless no layer reads them (ModelConfig::window_of_all): then a stream that decodes
-// releases their blocks.
+// are kept and moved as all others; `window` says how many of them are still read. Where every
+// layer has that window (ModelConfig::window_of_all), workers on the processor release blocks
+// before it, and do not move them.
 //
 // Invariants
 //  1. The bytes a token of all pools sum to bytes_per_token().
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kvcache/kv_layout.h"
+#include "kvcache/kv_window.h"
 #include "src/model/model_config.h"
 
 namespace baton::model {
@@ -47,13 +48,17 @@ struct StatePool {
 struct StateManifest {
   std::vector<StatePool> pools;  // none is empty
   kv::KvLayout layout;           // of the blocks that hold them
+  kv::KvWindow window;           // of all layers
 
   uint64_t bytes_per_token() const { return layout.BytesPerToken(); }
   uint64_t bytes_per_sequence() const { return layout.BytesPerSequence(); }
   // Bytes that cross with a prompt of so many tokens of which the decode worker holds nothing:
-  // whole blocks of all pools.
+  // whole blocks of all pools. SeenBytes: of those, blocks that later rows see.
   uint64_t HandOffBytes(uint32_t num_tokens) const {
     return uint64_t{layout.BlocksOfSequence(num_tokens)} * layout.BlockBytes();
+  }
+  uint64_t SeenBytes(uint32_t num_tokens) const {
+    return HandOffBytes(num_tokens) - window.NumUnseen(num_tokens) * layout.BlockBytes();
   }
   // Bytes of them that the token after the prompt reads.
   uint64_t ReadBytes(uint32_t num_tokens) const;

@@ -4,10 +4,14 @@
 #include <cmath>
 #include <optional>
 
+#include "scheduler/scheduler_config.h"
 #include "src/base/size_text.h"
 #include "src/plan/queueing.h"
 
 namespace baton::plan {
+
+using scheduler::SchedulerConfig;
+
 namespace {
 
 // The batch that a rate keeps running on one worker.
@@ -16,6 +20,13 @@ struct RunningBatch {
   uint32_t rows = 1;  // of the step that is counted with
   uint32_t p99 = 1;
 };
+
+SchedulerConfig DecodeWorker(const PlanMemory& memory) {
+  SchedulerConfig config;
+  config.block_size = memory.block_tokens;
+  config.window = memory.window;
+  return config;
+}
 
 double DecodeUs(const PlanInput& input, uint32_t rows) {
   return input.steps.StepUs({.decode_rows = rows, .context = MeanContext(input.load)});
@@ -39,9 +50,14 @@ Status CheckInput(const PlanInput& input) {
 
 Status CheckMemory(const PlanInput& input) {
   const PlanMemory& memory = input.memory;
-  if (memory.device_bytes == 0 || MaxSequences(input) > 0) return OkStatus();
+  if (memory.device_bytes == 0) return OkStatus();
   const uint64_t tokens = uint64_t{input.load.input_tokens} + input.load.output_tokens;
-  const uint64_t kv_bytes = memory.KvBytes(tokens);
+  // A prefill worker holds the prompt whole.
+  const uint64_t kv_bytes =
+      std::max(memory.HeldKvBytes(tokens), memory.KvBytes(input.load.input_tokens + uint64_t{1}));
+  const double room = kMemoryShare * static_cast<double>(memory.device_bytes) -
+                      static_cast<double>(memory.weight_bytes);
+  if (room >= static_cast<double>(kv_bytes)) return OkStatus();
   return FailedPrecondition(
       "the model does not fit: weights of {} and {} of KV for one request of {} tokens need {}, a "
       "worker has {} ({:.0f} % of {})",
@@ -125,8 +141,8 @@ DecodePlan DecodeWith(const PlanInput& input, uint32_t num_workers, const Runnin
   plan.batch_p99 = batch.p99;
   plan.itl_p50_us = DecodeUs(input, batch.rows);
   plan.itl_p99_us = DecodeUs(input, std::max(batch.rows, batch.p99));
-  plan.kv_bytes = batch.p99 * input.memory.KvBytes(uint64_t{input.load.input_tokens} +
-                                                   input.load.output_tokens);
+  plan.kv_bytes = batch.p99 * input.memory.HeldKvBytes(uint64_t{input.load.input_tokens} +
+                                                       input.load.output_tokens);
   return plan;
 }
 
@@ -188,6 +204,15 @@ TransferPlan PlanTransfer(const PlanInput& input, const ClusterPlan& plan) {
 
 }  // namespace
 
+uint64_t PlanMemory::HeldBlocks(uint64_t num_tokens) const {
+  const uint64_t most = uint64_t{DecodeWorker(*this).MaxHeldBlocks()} + state_blocks;
+  return window > 0 ? std::min(BlocksFor(num_tokens), most) : BlocksFor(num_tokens);
+}
+
+uint64_t PlanMemory::CrossingBlocks(uint32_t num_tokens) const {
+  return BlocksFor(num_tokens) - DecodeWorker(*this).NumUnseenBlocks(num_tokens);
+}
+
 uint32_t MeanContext(const PlanLoad& load) { return load.input_tokens + load.output_tokens / 2; }
 
 uint32_t PlannedChunk(const PlanInput& input) {
@@ -205,7 +230,7 @@ uint32_t MaxSequences(const PlanInput& input) {
   const double room = kMemoryShare * static_cast<double>(memory.device_bytes) -
                       static_cast<double>(memory.weight_bytes);
   const uint64_t each =
-      memory.KvBytes(uint64_t{input.load.input_tokens} + input.load.output_tokens);
+      memory.HeldKvBytes(uint64_t{input.load.input_tokens} + input.load.output_tokens);
   if (room < static_cast<double>(each)) return 0;
   return static_cast<uint32_t>(std::min<double>(kMaxDecodeRows, room / static_cast<double>(each)));
 }

@@ -74,12 +74,20 @@ struct PlanMemory {
   uint64_t kv_block_bytes = 1;
   uint32_t block_tokens = 1;
   uint32_t state_blocks = 0;  // of each sequence, for its fixed state
+  uint32_t window = 0;        // as SchedulerConfig::window
 
   uint64_t BlocksFor(uint64_t num_tokens) const {
     return (num_tokens + block_tokens - 1) / block_tokens + state_blocks;
   }
-  // Bytes of one sequence in a pool.
+  // Bytes of one sequence in the pool of a prefill worker.
   uint64_t KvBytes(uint64_t num_tokens) const { return BlocksFor(num_tokens) * kv_block_bytes; }
+  // Blocks and bytes of one sequence where it decodes, and blocks that cross to there: with a
+  // window not all of its tokens'.
+  uint64_t HeldBlocks(uint64_t num_tokens) const;
+  uint64_t HeldKvBytes(uint64_t num_tokens) const {
+    return HeldBlocks(num_tokens) * kv_block_bytes;
+  }
+  uint64_t CrossingBlocks(uint32_t num_tokens) const;
 };
 
 // Everything that a plan follows from.
@@ -94,7 +102,7 @@ struct PlanInput {
 
   // Bytes that cross with a prompt of which the decode worker holds nothing.
   uint64_t HandOffBytes(uint32_t num_tokens) const {
-    return memory.BlocksFor(num_tokens) * memory.block_tokens * kv_bytes_per_token;
+    return memory.CrossingBlocks(num_tokens) * memory.block_tokens * kv_bytes_per_token;
   }
 };
 

@@ -28,7 +28,8 @@ uint32_t NumTokensOf(const PlacementSpec& spec) {
 // Blocks of the request's tokens beside the prompt's full blocks.
 uint32_t NumOwnBlocks(const PlacementSpec& spec, const RegisteredWorker& worker) {
   const size_t num_full = spec.prompt->size() / worker.description.block_size;
-  return worker.BlocksFor(NumTokensOf(spec)) - static_cast<uint32_t>(num_full);
+  const uint32_t num_own = worker.BlocksFor(NumTokensOf(spec)) - static_cast<uint32_t>(num_full);
+  return worker.description.HeldBlocks(num_own);
 }
 
 // `attempt`, `num_replayed`, `exact`: of the placement.
@@ -63,9 +64,10 @@ void AddCost(const RouterRequest& request, RegisteredWorker& worker, PlacementHa
   half.lease = worker.lease;
   half.cost = cost;
   half.live = true;
-  if (request.links.empty()) {
-    half.cost.num_blocks +=
-        static_cast<uint32_t>(request.spec.prompt.size() / worker.description.block_size);
+  // Which of its blocks a sequence with a window shares with others changes with every block.
+  if (request.links.empty() || worker.description.window_blocks > 0) {
+    const size_t num_full = request.spec.prompt.size() / worker.description.block_size;
+    half.cost.num_blocks += worker.description.HeldBlocks(static_cast<uint32_t>(num_full));
   } else {
     worker.placed.num_blocks += worker.shared.Add(request.links, num_hits);
     half.shares = true;
@@ -316,8 +318,12 @@ void Placer::StartPrefill(RouterRequest& request, const PlacementSpec& spec,
            .num_sequences = 1},
           request.HitAt(prefill).num_whole);
   const uint64_t bytes_per_token = prefill.description.kv_bytes_per_token;
+  const uint64_t num_seen =
+      uint64_t{decode.description.HeldBlocks(decode.BlocksFor(request.NumTokens()))} *
+      decode.description.block_size;
   const uint64_t num_crossing =
-      request.NumTokens() - request.HeldTokensAt(decode) + prefill.description.state_tokens();
+      std::min<uint64_t>(request.NumTokens() - request.HeldTokensAt(decode), num_seen) +
+      prefill.description.state_tokens();
   request.prefill.link_to = decode.lease;
   request.prefill.link_bytes = num_crossing * bytes_per_token;
   prefill.links[decode.lease].BeginHandOff(request.prefill.link_bytes);

@@ -481,10 +481,11 @@ RequestError RoutePlanner::TooLargeError(const RouterRequest& request) const {
   if (largest == nullptr) return ContextLengthError(fields.prompt, num_tokens, max_context);
 
   // Each choice has a state in blocks of its own.
-  const uint32_t num_state = largest->description.state_blocks;
-  const uint32_t pool = largest->description.num_blocks - num_state;
-  const uint32_t block_size = largest->description.block_size;
-  const uint32_t prompt_blocks = largest->BlocksFor(num_tokens);
+  const WorkerDescription& description = largest->description;
+  const uint32_t num_state = description.state_blocks;
+  const uint32_t pool = description.num_blocks - num_state;
+  const uint32_t block_size = description.block_size;
+  const uint32_t prompt_blocks = description.HeldBlocks(largest->BlocksFor(num_tokens));
   const std::string limit =
       fmt::format("the largest worker has {} KV blocks of {} tokens{}", pool + num_state,
                   block_size, num_state > 0 ? fmt::format(", a state takes {}", num_state) : "");
@@ -499,8 +500,8 @@ RequestError RoutePlanner::TooLargeError(const RouterRequest& request) const {
   }
   const uint32_t max_tokens = request.spec.sampling.max_tokens;
   const uint64_t total =
-      std::min<uint64_t>(uint64_t{num_tokens} + max_tokens, largest->description.max_context);
-  if (total > max_total) {
+      std::min<uint64_t>(uint64_t{num_tokens} + max_tokens, description.max_context);
+  if (description.HeldBlocks(largest->BlocksFor(total - 1)) > pool) {
     return PoolLimitError(fields.max_tokens, num_tokens, context,
                           fmt::format("at most {} with this prompt of {} tokens, not {}: {}",
                                       max_total - num_tokens, num_tokens, max_tokens, limit));

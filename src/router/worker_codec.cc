@@ -182,6 +182,10 @@ Status CheckHelloNumbers(const v1::WorkerHello& hello) {
     return InvalidArgument("state_blocks is {}, outside 0..{}", hello.state_blocks(),
                            most_state_blocks);
   }
+  if (hello.window_blocks() > kMaxPoolBlocks) {
+    return InvalidArgument("window_blocks is {}, outside 0..{}", hello.window_blocks(),
+                           kMaxPoolBlocks);
+  }
   BATON_RETURN_IF_ERROR(check("max_running", hello.max_running(), 1u << 20));
   if (hello.embedding_size() > kMaxEmbeddingSize) {
     return InvalidArgument("embedding_size is {}, outside 0..{}", hello.embedding_size(),
@@ -251,6 +255,7 @@ StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello, const Wire
   worker.kv_bytes_per_token = hello.kv_bytes_per_token();
   worker.num_blocks = hello.num_blocks();
   worker.state_blocks = hello.state_blocks();
+  worker.window_blocks = hello.window_blocks();
   worker.max_running = hello.max_running();
   worker.chain_check = hello.chain_check();
   worker.grammar_version = hello.grammar_version();

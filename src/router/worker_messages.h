@@ -3,6 +3,7 @@
 #ifndef BATON_ROUTER_WORKER_MESSAGES_H_
 #define BATON_ROUTER_WORKER_MESSAGES_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -67,6 +68,7 @@ struct WorkerDescription {
   uint64_t kv_bytes_per_token = 0;  // of all layers
   uint32_t num_blocks = 0;          // of its pool
   uint32_t state_blocks = 0;        // of each sequence, beside those of its tokens
+  uint32_t window_blocks = 0;       // that its tokens take there at most; 0 = all
   uint32_t max_running = 0;         // sequences that decode in one step
   uint64_t chain_check = 0;         // of its prefix cache's key; 0 = it has no prefix cache
   uint32_t grammar_version = 0;     // of its grammar engine; 0 = it constrains no answers
@@ -79,6 +81,10 @@ struct WorkerDescription {
 
   // A sequence's state takes as much memory, and as long to cross, as KV of so many tokens.
   uint64_t state_tokens() const { return uint64_t{state_blocks} * block_size; }
+  // Of so many blocks of a sequence's tokens, those that it holds there at most.
+  uint32_t HeldBlocks(uint32_t num) const {
+    return window_blocks > 0 ? std::min(num, window_blocks) : num;
+  }
 };
 
 // Block states in the order of BlockCounts.

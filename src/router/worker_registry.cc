@@ -398,6 +398,7 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, int64_t now_us,
     const WorkerDescription& description = worker.description;
     if (worker.IsPrefill() || description.model->id != model_id) continue;
     DecodeLoad row = CommonRow<DecodeLoad>(worker, decode_speeds, now_us);
+    row.window_blocks = worker.description.window_blocks;
     const uint32_t placed = worker.placed.num_sequences;
     row.num_running = std::max(worker.load.running, placed);
     row.num_streams = worker.load.running;

@@ -27,6 +27,7 @@ struct ReplayWorker {
   uint32_t num_blocks = 0;
   uint32_t max_context = 0;   // tokens of a sequence
   uint32_t state_blocks = 0;  // of each sequence, for its fixed state
+  uint32_t window = 0;        // of all layers; 0 = some layer sees all
   uint64_t kv_bytes_per_token = 0;
   double link_bytes_per_s = 0;  // from one prefill to one decode worker; > 0
   bool prefix_cache = true;

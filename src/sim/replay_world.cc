@@ -124,6 +124,7 @@ void ReplayWorld::MakeProcesses() {
     made.seed = StreamSeed(options_.seed, DrawPurpose::kWorker, i);
     made.model = model_;
     made.layout = ReplayLayout(worker);
+    made.window = worker.window;
     made.max_context = worker.max_context;
     made.slice_wire_bytes = worker.kv_bytes_per_token * worker.block_tokens / kNumGroups;
     made.make_model = [&worker](std::function<void(int64_t us)> spend) {

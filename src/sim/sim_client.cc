@@ -44,7 +44,7 @@ SimClient::SimClient(const SimRequest& spec, SimClientDesk* desk,
       num_prompt_(static_cast<uint32_t>(spec.request.prompt.size())) {
   cache_name_ = CacheNameOf(spec.request);
   ++desk_->num_asked[cache_name_];
-  SimPrefix prefix(desk_->has_states);
+  SimPrefix prefix(desk_->has_states, desk_->window);
   for (const TokenId token : spec.request.prompt) prefix.Append(token);
   choices_.reserve(spec.request.num_choices);
   for (uint32_t i = 0; i < spec.request.num_choices; ++i) {

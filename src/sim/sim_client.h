@@ -39,6 +39,7 @@ struct SimClientDesk {
   // Whether a request can only find KV of others: without faults no worker computes one twice.
   bool has_no_faults = false;
   bool has_states = false;  // of the model
+  uint32_t window = 0;      // of the model; 0 = none
   uint64_t digest = 0;      // of everything that any client saw, with its time
   uint64_t num_tokens = 0;
 };

@@ -72,12 +72,21 @@ void SimPrefix::LogitsOf(uint64_t fold, std::span<float> logits) {
 
 void SimPrefix::Append(TokenId token) {
   hash_ = NextHash(hash_, token);
+  if (!seen_.empty()) seen_[num_tokens_ % seen_.size()] = hash_;
+  ++num_tokens_;
   for (const uint64_t slot : SlotsOf(hash_)) Fold(slot, &fold_);
   MoveStates(token, &states_);
 }
 
 void SimPrefix::FillLogits(std::span<float> logits) const {
   uint64_t fold = fold_;
+  if (!seen_.empty()) {
+    fold = 1;
+    const auto window = static_cast<uint32_t>(seen_.size());
+    for (uint32_t p = FirstSeen(num_tokens_, window); p < num_tokens_; ++p) {
+      for (const uint64_t slot : SlotsOf(seen_[p % window])) Fold(slot, &fold);
+    }
+  }
   if (has_states_) {
     for (const uint64_t state : states_) Fold(state, &fold);
   }
@@ -157,7 +166,8 @@ Status SimModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook* h
     while (batch.spans[span_idx].first_row + batch.spans[span_idx].num_rows <= row) ++span_idx;
     const AttentionSpan& span = batch.spans[span_idx];
     uint64_t fold = 1;
-    for (uint32_t p = 0; p <= span.first_pos + row - span.first_row; ++p) {
+    const uint32_t end = span.first_pos + row - span.first_row + 1;
+    for (uint32_t p = SimPrefix::FirstSeen(end, window_); p < end; ++p) {
       for (size_t i = 0; i < 2 * size_t{kSimLayers}; ++i) {
         SimPrefix::Fold(LoadSlot(span, kv, p, i), &fold);
       }

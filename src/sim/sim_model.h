@@ -13,6 +13,8 @@
 //
 //   s[layer] = mix(s[layer] + token), from layer + 1 before the first token; read from its block
 //
+// With a window a row reads the slots of so many positions, its own included, and no others.
+//
 // Cost: one multiplication a slot, so 0.3 us for a prefix of 60 tokens.
 #ifndef BATON_SIM_SIM_MODEL_H_
 #define BATON_SIM_SIM_MODEL_H_
@@ -47,10 +49,15 @@ inline kv::KvLayout SimLayout(bool has_states = false) {
           .state_blocks = has_states ? 1u : 0u};
 }
 
+// The least window: a row needs the slot before its own.
+inline constexpr uint32_t kMinSimWindow = 2;
+
 // The model's state after a prefix, without any KV: what a fault-free run computes.
 class SimPrefix {
  public:
-  explicit SimPrefix(bool has_states = false) : has_states_(has_states) {}
+  // `window`: 0 = none.
+  explicit SimPrefix(bool has_states = false, uint32_t window = 0)
+      : has_states_(has_states), seen_(window) {}
 
   void Append(TokenId token);
   // [kSimVocab], overwritten.
@@ -67,9 +74,15 @@ class SimPrefix {
   static void MoveStates(TokenId token, States* states);
   static Slots SlotsOf(uint64_t hash);
   static void Fold(uint64_t slot, uint64_t* fold);
+  // The first position that the row before `end` reads.
+  static uint32_t FirstSeen(uint32_t end, uint32_t window) {
+    return window > 0 && end > window ? end - window : 0;
+  }
   static void LogitsOf(uint64_t fold, std::span<float> logits);
 
   bool has_states_;
+  std::vector<uint64_t> seen_;  // [window] the hash of position p at p % window
+  uint32_t num_tokens_ = 0;
   uint64_t hash_ = 1;
   uint64_t fold_ = 1;
   States states_ = FirstStates();
@@ -86,8 +99,8 @@ struct SimStepCost {
 class SimModel final : public model::ForwardModel {
  public:
   // `spend` is told what each layer costs, after it is computed and before the hook hears of it.
-  SimModel(const SimStepCost& cost, std::function<void(int64_t us)> spend)
-      : cost_(cost), spend_(std::move(spend)) {}
+  SimModel(const SimStepCost& cost, std::function<void(int64_t us)> spend, uint32_t window = 0)
+      : cost_(cost), spend_(std::move(spend)), window_(window) {}
 
   uint32_t vocab_size() const override { return kSimVocab; }
   uint32_t max_rows() const override { return kSimMaxRows; }
@@ -105,6 +118,7 @@ class SimModel final : public model::ForwardModel {
 
   const SimStepCost cost_;
   const std::function<void(int64_t us)> spend_;
+  const uint32_t window_;
 };
 
 }  // namespace baton::sim

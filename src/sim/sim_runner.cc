@@ -139,6 +139,7 @@ std::string ReplayArguments(const SimOptions& options) {
     faults += fmt::format("{}={}", FaultKindName(static_cast<FaultKind>(i)), options.faults[i]);
   }
   if (options.has_states) line += " --states";
+  if (options.window > 0) line += fmt::format(" --window {}", options.window);
   line += " --faults " + (faults.empty() ? "none" : faults);
   if (options.only_faults) {
     line += fmt::format(" --only-faults '{}'", fmt::join(*options.only_faults, ","));

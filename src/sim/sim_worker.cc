@@ -78,7 +78,7 @@ std::unique_ptr<KvArena> MakeArena(const SimWorkerOptions& options) {
 std::unique_ptr<ForwardModel> MakeModel(const SimWorkerOptions& options,
                                         std::function<void(int64_t us)> spend) {
   if (options.make_model) return options.make_model(std::move(spend));
-  return std::make_unique<SimModel>(options.cost, std::move(spend));
+  return std::make_unique<SimModel>(options.cost, std::move(spend), options.window);
 }
 
 }  // namespace
@@ -106,6 +106,8 @@ EngineConfig SimWorker::MakeConfig() const {
   config.scheduler.max_batch_tokens = 128;
   config.scheduler.max_chunk = 64;
   config.scheduler.max_running = options_.max_running;
+  config.scheduler.block_size = options_.layout.block_size;
+  config.scheduler.window = options_.window;
   config.max_context = options_.max_context;
   config.incarnation = incarnation_;
   config.cluster_secret = std::string(kSimSecret);

@@ -41,9 +41,10 @@ struct SimWorkerOptions {
   uint64_t damage_every = 0;  // see SimOptions
 
   kv::KvLayout layout = SimLayout();
+  uint32_t window = 0;  // of all layers of the model; 0 = none
   uint32_t max_context = kSimContext;
   // Makes the model that computes, and that tells `spend` what each layer costs; empty = a SimModel
-  // of `cost`.
+  // of `cost` and `window`.
   std::function<std::unique_ptr<model::ForwardModel>(std::function<void(int64_t us)> spend)>
       make_model;
   // The last word on the engine's numbers; may be empty.

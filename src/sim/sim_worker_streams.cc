@@ -46,6 +46,7 @@ WorkerDescription SimWorker::Describe() const {
   worker.max_context = options_.max_context;
   worker.block_size = options_.layout.block_size;
   worker.state_blocks = options_.layout.state_blocks;
+  worker.window_blocks = MakeConfig().scheduler.WindowBlocks();
   worker.num_blocks = options_.num_blocks;
   worker.max_running = options_.max_running;
   worker.transports = {LinkKind::kShm, LinkKind::kTcp};

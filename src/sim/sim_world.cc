@@ -64,6 +64,7 @@ SimWorld::SimWorld(const SimOptions& options)
   desk_.has_no_faults =
       std::ranges::all_of(options.faults, [](auto weight) { return weight == 0; });
   desk_.has_states = options.has_states;
+  desk_.window = options.window;
   desk_.now_us = [this] { return events_.now_us(); };
   MakeProcesses();
 }
@@ -95,6 +96,7 @@ void SimWorld::MakeProcesses() {
     worker.seed = StreamSeed(options_.seed, DrawPurpose::kWorker, i);
     worker.model = SimModelInfo();
     worker.layout = SimLayout(options_.has_states);
+    worker.window = options_.window;
     worker.damage_every = options_.damage_every;
     worker.cost.fixed_us = options_.step_us;
     SimProcess* const process = processes_[shape.num_routers + i].get();

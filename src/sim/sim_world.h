@@ -41,6 +41,7 @@ struct SimOptions {
   uint32_t max_output = SimWorkload::kMaxOutput;          // tokens of an answer at most
   int64_t step_us = SimStepCost().fixed_us;               // of a step, beside what its rows cost
   bool has_states = false;                                // each sequence of the model has one
+  uint32_t window = 0;                                    // of the model; 0, or kMinSimWindow on
   const std::vector<loadgen::TraceRow>* trace = nullptr;  // times and lengths; outlives the run
   bool stop_at_first = false;                             // violation
   // A longer silence between two tokens breaks a promise; 0 = none does.

@@ -44,6 +44,10 @@ bool IsOnDevice(TransportKind kind) {
   return kind == TransportKind::kNccl || kind == TransportKind::kCudaIpc;
 }
 
+SequenceNeed SequenceOf(const KvNeeds& needs) {
+  return {needs.layout, needs.max_context, needs.window_blocks};
+}
+
 // The transport that carries the words.
 TransportKind EndpointKind(TransportKind kind) {
   if (kind == TransportKind::kNccl) return TransportKind::kTcp;
@@ -119,7 +123,7 @@ Status KvParts::MakeStore(const WorkerConfig& config, const ComputeDevice& devic
                           const KvNeeds& needs) {
   Accelerator* const accelerator = device.accelerator.get();
   BATON_ASSIGN_OR_RETURN(const uint32_t num_blocks,
-                         NumPoolBlocks(config.kv_memory_bytes, needs.layout, needs.max_context));
+                         NumPoolBlocks(config.kv_memory_bytes, SequenceOf(needs)));
   if (IsOnDevice(config.transport)) {
     if (accelerator == nullptr) {
       return FailedPrecondition(
@@ -172,7 +176,7 @@ Status KvParts::MakeLocal(const WorkerConfig& config, const ComputeDevice& devic
                           const KvNeeds& needs) {
   kinds_ = {TransportKind::kLocal};
   BATON_ASSIGN_OR_RETURN(const uint32_t num_blocks,
-                         NumPoolBlocks(config.kv_memory_bytes, needs.layout, needs.max_context));
+                         NumPoolBlocks(config.kv_memory_bytes, SequenceOf(needs)));
   LocalWorker worker;
   worker.worker_id = config.worker_id;
   worker.incarnation = needs.incarnation;

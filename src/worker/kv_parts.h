@@ -31,7 +31,8 @@ namespace baton::worker {
 // The facts that the parts are made for.
 struct KvNeeds {
   kv::KvLayout layout;
-  uint32_t max_context = 0;  // of the model
+  uint32_t max_context = 0;    // of the model
+  uint32_t window_blocks = 0;  // that a sequence's tokens take at most; 0 = the blocks of all
   std::string numerics_id;
   Incarnation incarnation;
   kv::LocalHub* hub =

@@ -14,10 +14,13 @@ uint64_t SequenceBytes(const KvLayout& layout, uint32_t max_context) {
   return (uint64_t{layout.BlocksOfSequence(max_context)} + 1) * layout.BlockStride();
 }
 
-StatusOr<uint32_t> NumPoolBlocks(uint64_t kv_memory_bytes, const KvLayout& layout,
-                                 uint32_t max_context) {
-  const uint64_t needed_bytes = SequenceBytes(layout, max_context);
-  const uint64_t needed_blocks = needed_bytes / layout.BlockStride();
+StatusOr<uint32_t> NumPoolBlocks(uint64_t kv_memory_bytes, const SequenceNeed& need) {
+  const auto& [layout, max_context, window_blocks] = need;
+  uint64_t needed_blocks = uint64_t{layout.BlocksOfSequence(max_context)} + 1;
+  if (window_blocks > 0) {
+    needed_blocks = std::min(needed_blocks, uint64_t{window_blocks} + layout.state_blocks + 1);
+  }
+  const uint64_t needed_bytes = needed_blocks * layout.BlockStride();
   const uint64_t bytes =
       kv_memory_bytes > 0 ? kv_memory_bytes : std::max(kDefaultKvBytes, needed_bytes);
   const uint64_t blocks = bytes / layout.BlockStride();

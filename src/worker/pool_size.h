@@ -15,11 +15,17 @@ inline constexpr uint64_t kDefaultKvBytes = uint64_t{1} << 30;
 // Bytes of one sequence of `max_context` tokens and a block.
 uint64_t SequenceBytes(const kv::KvLayout& layout, uint32_t max_context);
 
-// Blocks that `kv_memory_bytes` hold; 0 bytes = the larger of kDefaultKvBytes and SequenceBytes.
-// ResourceExhausted when that much does not fit: the message has the bytes needed and given, and
-// the values of the two flags that would do.
-StatusOr<uint32_t> NumPoolBlocks(uint64_t kv_memory_bytes, const kv::KvLayout& layout,
-                                 uint32_t max_context);
+// The longest sequence of a pool.
+struct SequenceNeed {
+  kv::KvLayout layout;
+  uint32_t max_context = 0;
+  uint32_t window_blocks = 0;  // that its tokens take at most; 0 = the blocks of all
+};
+
+// Blocks that `kv_memory_bytes` hold; 0 bytes = the larger of kDefaultKvBytes and what the sequence
+// and a block need. ResourceExhausted when that much does not fit: the message has the bytes needed
+// and given, and the values of the two flags that would do.
+StatusOr<uint32_t> NumPoolBlocks(uint64_t kv_memory_bytes, const SequenceNeed& need);
 
 }  // namespace baton::worker
 

@@ -188,6 +188,8 @@ struct WorkerProcess::Parts {
   Status LoadWeights(const GgufFile& file);
   Status LoadOnDevice(const GgufFile& file);
   SchedulerConfig SchedulerLimits() const;
+  // With what the model adds.
+  SchedulerConfig SchedulerOfModel() const;
   void EstimateSteps(SchedulerConfig* scheduler) const;
   Status MakeEngine();
   StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOfGrammars() const;
@@ -380,6 +382,15 @@ SchedulerConfig WorkerProcess::Parts::SchedulerLimits() const {
   return limits;
 }
 
+SchedulerConfig WorkerProcess::Parts::SchedulerOfModel() const {
+  SchedulerConfig limits = SchedulerLimits();
+  limits.block_size = model->layout().block_size;
+  limits.output_row_tokens = OutputRowTokens(model->config());
+  // Kernels of devices are not proved to read nothing before a window.
+  if (device.accelerator == nullptr) limits.window = model->config().window_of_all();
+  return limits;
+}
+
 // Estimates the steps of a GPU whose limits are known; everything else is learnt from the first
 // steps.
 void WorkerProcess::Parts::EstimateSteps(SchedulerConfig* scheduler) const {
@@ -401,6 +412,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   BATON_ASSIGN_OR_RETURN(kv, KvParts::Create(config, device,
                                              {.layout = model->layout(),
                                               .max_context = model->max_context(),
+                                              .window_blocks = SchedulerOfModel().WindowBlocks(),
                                               .numerics_id = model->numerics_id(),
                                               .incarnation = incarnation,
                                               .hub = colocation.hub}));
@@ -415,13 +427,8 @@ Status WorkerProcess::Parts::MakeEngine() {
                                                      .vocab_size = model->config().vocab_size,
                                                      .max_context = model->max_context()});
   EngineConfig engine_config;
-  engine_config.scheduler = SchedulerLimits();
+  engine_config.scheduler = SchedulerOfModel();
   EstimateSteps(&engine_config.scheduler);
-  engine_config.scheduler.output_row_tokens = OutputRowTokens(model->config());
-  // Kernels of devices are not proved to read nothing before a window.
-  if (device.accelerator == nullptr) {
-    engine_config.scheduler.window = model->config().window_of_all();
-  }
   engine_config.handoff.strand_us = kStrandUs;
   engine_config.prefix_cache = config.prefix_cache;
   engine_config.speculate = config.speculate;
@@ -525,6 +532,7 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
   hello.set_max_context(model->max_context());
   hello.set_block_size(model->layout().block_size);
   hello.set_state_blocks(model->layout().state_blocks);
+  hello.set_window_blocks(SchedulerOfModel().WindowBlocks());
   hello.set_kv_bytes_per_token(model->layout().BytesPerToken());
   hello.set_num_blocks(kv->store()->memory().num_blocks);
   hello.set_max_running(config.max_batch);

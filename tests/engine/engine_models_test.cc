@@ -111,6 +111,23 @@ TEST(EngineWindowTest, BlocksThatNoLayerSeesAreReleasedAndNoBitChanges) {
   }
 }
 
+// A prompt in two chunks, in a pool that has fewer blocks than the prompt.
+TEST(EngineWindowTest, APromptLongerThanThePoolHasTheSameBits) {
+  const auto file = OpenModelFile(GoldenPath("tiny_phi3_short.gguf"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  LocalHub hub(true);
+  TableWire wire;
+  LiveWorker whole(**file, {.max_context = 512, .incarnation = 1, .releases_unseen = false}, &hub,
+                   &wire);
+  LiveWorker small(**file, {.num_blocks = 22, .max_context = 512, .incarnation = 2}, &hub, &wire);
+  const std::vector<uint32_t> lengths = {400, 420, 450};
+  const uint32_t vocab_size = whole.model().config().vocab_size;
+  const std::vector<RequestSpec> specs = Requests(lengths, 60, vocab_size);
+  const std::vector<Record> expected = RunAggregated(&whole, specs);
+  const std::vector<Record> records = RunAggregated(&small, specs);
+  for (size_t i = 0; i < specs.size(); ++i) ExpectSameBits(records[i], expected[i], specs[i]);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Golden, EngineModelsTest,
     ::testing::Values(

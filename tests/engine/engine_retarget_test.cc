@@ -1,5 +1,9 @@
 // A prompt whose decode worker is lost goes to another one from the blocks that the prefill worker
 // still holds: nothing is computed twice, every token is right, and nothing is left behind.
+#include <algorithm>
+#include <string>
+
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "tests/engine/hand_rig.h"
@@ -11,16 +15,19 @@ using scheduler::SchedulerRole;
 namespace {
 
 // A prefill worker without a prefix cache (what is not computed again was kept) and two decode
-// workers.
+// workers, of a model with that window.
 struct Trio {
   explicit Trio(bool has_device = false, uint32_t window = 0)
       : p(rig.Add({.role = SchedulerRole::kPrefill,
                    .prefix_cache = false,
+                   .window = window,
                    .strand_us = 2'000'000,
                    .has_device = has_device})),
         first(
             rig.Add({.role = SchedulerRole::kDecode, .window = window, .has_device = has_device})),
-        second(rig.Add({.role = SchedulerRole::kDecode, .has_device = has_device})) {}
+        second(
+            rig.Add({.role = SchedulerRole::kDecode, .window = window, .has_device = has_device})) {
+  }
 
   // As a router does: the next attempt, to `to`.
   RequestSpec Retarget(RequestSpec spec, HandWorker* to) {
@@ -278,12 +285,86 @@ TEST(EngineHandOverTest, WorkerWithoutTheKvSaysSo) {
   trio.ExpectFree();
 }
 
-// Its first tokens are seen by no layer any more: the router has the prompt computed elsewhere.
-TEST(EngineHandOverTest, SequenceThatReleasedBlocksIsNotMoved) {
-  Trio trio(/*has_device=*/false, /*window=*/8);
+constexpr uint32_t kWindow = 8;  // two blocks
+
+// Bytes of the blocks that rows after `num_tokens` tokens see.
+uint64_t BytesSeen(uint32_t num_tokens) {
+  const uint32_t first = (num_tokens + 1 - kWindow) / kToyBlock;
+  return (ToyLayout().BlocksFor(num_tokens) - first) * ToyLayout().BlockBytes();
+}
+
+// A decode worker takes no block that none of its rows sees.
+TEST(EngineWindowTest, OnlyTheWindowOfAPromptCrosses) {
+  for (const uint32_t num_tokens : {8u, 39u, 40u, 41u, 90u}) {
+    for (const uint32_t num_choices : {1u, 3u}) {
+      SCOPED_TRACE(testing::Message() << num_tokens << " tokens, " << num_choices << " choices");
+      Trio trio(/*has_device=*/num_tokens % 2 == 1, kWindow);
+      RequestSpec spec = SeededRequest(num_tokens, num_tokens, num_choices);
+      spec.sampling.max_tokens = 30;
+      trio.Start(spec);
+      ASSERT_TRUE(trio.rig.RunUntilQuiet());
+      const Record dest = trio.first->recorder().Of(spec.key);
+      EXPECT_EQ(dest.last(), RequestState::kFinished) << dest.status;
+      EXPECT_EQ(dest.kv_bytes, BytesSeen(num_tokens));
+      for (uint32_t c = 0; c < num_choices; ++c) {
+        EXPECT_EQ(IdsOf(dest, c), ExpectedTokens(spec, c, kWindow));
+      }
+      trio.ExpectFree();
+    }
+  }
+}
+
+// Blocks of the decode worker's cache before the window are not held, those in it do not cross.
+TEST(EngineWindowTest, ACachedPrefixThatEndsInTheWindowIsUsed) {
+  Trio trio(/*has_device=*/false, kWindow);
+  RequestSpec local = SeededRequest(1, 38, 1);
+  local.kind = RequestKind::kLocal;
+  trio.first->Start(local);
+  ASSERT_TRUE(trio.rig.RunUntilQuiet());
+  RequestSpec spec = SeededRequest(2, 39, 1);
+  std::copy(local.tokens.begin(), local.tokens.end(), spec.tokens.begin());
+  trio.Start(spec);
+  ASSERT_TRUE(trio.rig.RunUntilQuiet());
+  const Record dest = trio.first->recorder().Of(spec.key);
+  EXPECT_EQ(dest.kv_bytes, ToyLayout().BlockBytes()) << "36 tokens are here";
+  EXPECT_EQ(IdsOf(dest, 0), ExpectedTokens(spec, 0, kWindow));
+  trio.ExpectFree();
+}
+
+// The first tokens of the stream are seen by no row any more: its window moves without them.
+TEST(EngineHandOverTest, SequenceThatReleasedBlocksMovesWithItsWindow) {
+  for (uint32_t num_known = 4; num_known <= 30; ++num_known) {
+    for (const uint32_t num_late : {0u, 4u}) {
+      SCOPED_TRACE(testing::Message() << num_known << " known, " << num_late << " rounds late");
+      Trio trio(/*has_device=*/num_known % 2 == 1, kWindow);
+      RequestSpec spec = SeededRequest(num_known, 40, 1);
+      spec.sampling.max_tokens = 60;
+      StartAndDecode(&trio, spec, num_known);
+      const std::vector<TokenId> known = IdsOf(trio.first->recorder().Of(spec.key), 0);
+      for (uint32_t i = 0; i < num_late; ++i) trio.rig.Round();
+      RequestSpec next = spec;
+      next.key.attempt = 2;
+      next.tokens.insert(next.tokens.end(), known.begin(), known.begin() + num_known - 1);
+      trio.first->Start(ForPeer(next, RequestKind::kSource, *trio.second));
+      trio.second->Start(ForPeer(next, RequestKind::kDest, *trio.first));
+      ASSERT_TRUE(trio.rig.RunUntilQuiet());
+      EXPECT_EQ(trio.first->recorder().Of(next.key).last(), RequestState::kHandedOff);
+      const Record moved = trio.second->recorder().Of(next.key);
+      EXPECT_EQ(moved.last(), RequestState::kFinished) << moved.status;
+      EXPECT_EQ(moved.kv_bytes, BytesSeen(40 + num_known - 1));
+      EXPECT_EQ(IdsOf(moved, 0), ExpectedTokens(next, 0, kWindow));
+      EXPECT_EQ(trio.second->core().Snapshot().computed_tokens, 0u) << "KV was copied";
+      trio.ExpectFree();
+    }
+  }
+}
+
+// The router knows so little of the stream that rows after it see blocks that are gone.
+TEST(EngineHandOverTest, SequenceWhoseWindowIsGoneIsNotMoved) {
+  Trio trio(/*has_device=*/false, kWindow);
   RequestSpec spec = SeededRequest(1, 40, 1);
   spec.sampling.max_tokens = 60;
-  StartAndDecode(&trio, spec, 4);
+  StartAndDecode(&trio, spec, 20);
   RequestSpec next = spec;
   next.key.attempt = 2;
   next.tokens.push_back(IdsOf(trio.first->recorder().Of(spec.key), 0)[0]);
@@ -293,6 +374,29 @@ TEST(EngineHandOverTest, SequenceThatReleasedBlocksIsNotMoved) {
   const Record refused = trio.first->recorder().Of(next.key);
   EXPECT_EQ(refused.last(), RequestState::kRejected);
   EXPECT_TRUE(absl::IsAborted(refused.status)) << refused.status;
+  trio.ExpectFree();
+}
+
+// A worker that keeps all blocks, as one on a device does, asks for all of them.
+TEST(EngineHandOverTest, WorkerThatWantsReleasedBlocksIsRefused) {
+  Trio trio(/*has_device=*/false, kWindow);
+  HandWorker* const keeps_all = trio.rig.Add({.role = SchedulerRole::kDecode});
+  RequestSpec spec = SeededRequest(1, 40, 1);
+  spec.sampling.max_tokens = 60;
+  StartAndDecode(&trio, spec, 20);
+  const std::vector<TokenId> known = IdsOf(trio.first->recorder().Of(spec.key), 0);
+  RequestSpec next = spec;
+  next.key.attempt = 2;
+  next.tokens.insert(next.tokens.end(), known.begin(), known.begin() + 19);
+  trio.first->Start(ForPeer(next, RequestKind::kSource, *keeps_all));
+  keeps_all->Start(ForPeer(next, RequestKind::kDest, *trio.first));
+  ASSERT_TRUE(trio.rig.RunUntilQuiet());
+  for (HandWorker* worker : {trio.first, keeps_all}) {
+    const Record record = worker->recorder().Of(next.key);
+    EXPECT_EQ(record.last(), RequestState::kFailed);
+    EXPECT_THAT(std::string(record.status.message()), testing::HasSubstr("behind the window"));
+    EXPECT_TRUE(worker->AllFree());
+  }
   trio.ExpectFree();
 }
 

@@ -35,7 +35,7 @@ struct HandWorkerOptions {
   uint32_t max_chunk = 32;
   bool prefix_cache = true;
   uint32_t state_blocks = 0;  // of each sequence
-  uint32_t window = 0;        // SchedulerConfig's
+  uint32_t window = 0;        // of the model, and SchedulerConfig's
   int64_t strand_us = 0;
   uint64_t hash_bytes_per_turn = 1;  // one block
   bool has_device = false;           // kernels use a memory of their own
@@ -53,7 +53,10 @@ class HandWorker {
  public:
   HandWorker(const HandWorkerOptions& options, kv::LocalHub* hub, TableWire* wire, FakeClock* clock,
              uint64_t incarnation)
-      : incarnation_(incarnation), inbox_(4096), sink_(&inbox_, wire, clock) {
+      : incarnation_(incarnation),
+        model_(options.window),
+        inbox_(4096),
+        sink_(&inbox_, wire, clock) {
     arena_ = *kv::KvArena::Create(ToyLayout(options.state_blocks), options.num_blocks);
     inner_ = hub->Attach("worker-" + std::to_string(incarnation), incarnation_, arena_.get());
     faulty_ = kv::FaultTransport::Create(inner_.get(), options.faults, options.fault_seed);
@@ -214,7 +217,8 @@ inline RequestSpec ForPeer(RequestSpec spec, RequestKind kind, const HandWorker&
 }
 
 // The tokens that the request must answer, by a model that needs no KV.
-inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t choice) {
+inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t choice,
+                                           uint32_t window = 0) {
   model::Sampler sampler(kToyVocab, std::vector<TokenId>{0});
   model::SamplerState state(spec.sampling, std::span(spec.tokens).first(spec.num_prompt_tokens),
                             spec.sampling.max_tokens);
@@ -222,7 +226,7 @@ inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t cho
   for (size_t i = spec.num_prompt_tokens; i < prefix.size(); ++i) state.Append(prefix[i]);
   std::vector<TokenId> tokens;
   while (state.num_output() < spec.sampling.max_tokens) {
-    const std::vector<float> logits = ToyModel::LogitsAfter(prefix);
+    const std::vector<float> logits = ToyModel::LogitsAfter(prefix, window);
     model::SampledToken sampled;
     EXPECT_TRUE(
         sampler

@@ -1,7 +1,7 @@
 // ToyModel: a model whose next token is a function of every KV byte of its prefix. It writes a hash
 // of (token, position, layer) to each KV slot and reads all slots back for the logits: a wrong,
-// torn, stale or missing block gives other tokens. Where the layout has state blocks, so does a
-// state that is not that of all tokens before.
+// torn, stale or missing block gives other tokens. With a window it reads that many slots at most.
+// Where the layout has state blocks, so does a state that is not that of all tokens before.
 #ifndef BATON_TESTS_ENGINE_TOY_MODEL_H_
 #define BATON_TESTS_ENGINE_TOY_MODEL_H_
 
@@ -38,6 +38,8 @@ inline kv::KvLayout ToyLayout(uint32_t state_blocks = 0) {
 // See the file comment.
 class ToyModel : public model::ForwardModel {
  public:
+  explicit ToyModel(uint32_t window = 0) : window_(window) {}
+
   uint32_t vocab_size() const override { return kToyVocab; }
   uint32_t max_rows() const override { return 256; }
   uint32_t max_context() const override { return 256; }
@@ -54,7 +56,7 @@ class ToyModel : public model::ForwardModel {
     }
     size_t next = 0;
     for (const uint32_t row : batch.logit_rows) {
-      const uint64_t hash = ReadPrefix(SpanOf(batch, row), row, kv);
+      const uint64_t hash = ReadPrefix(SpanOf(batch, row), row, kv, window_);
       FillLogits(hash, logits.subspan(next, kToyVocab));
       if (!batch.hidden.empty()) {
         std::copy_n(logits.data() + next, kToyHidden,
@@ -66,9 +68,10 @@ class ToyModel : public model::ForwardModel {
   }
 
   // The logits after a prefix, without any KV.
-  static std::vector<float> LogitsAfter(std::span<const TokenId> prefix) {
+  static std::vector<float> LogitsAfter(std::span<const TokenId> prefix, uint32_t window = 0) {
     uint64_t hash = 1;
-    for (uint32_t p = 0; p < prefix.size(); ++p) {
+    const auto end = static_cast<uint32_t>(prefix.size());
+    for (uint32_t p = FirstSeen(end, window); p < end; ++p) {
       for (uint32_t layer = 0; layer < kToyLayers; ++layer) {
         for (uint32_t which = 0; which < 2; ++which) {
           for (const uint64_t word : Slot(prefix[p], p, layer, which)) hash = SplitMix(hash ^ word);
@@ -85,6 +88,7 @@ class ToyModel : public model::ForwardModel {
   void SetDeviceError(Status error) { device_error_ = std::move(error); }
 
  private:
+  const uint32_t window_;
   Status device_error_;
   using SlotBytes = std::array<uint64_t, 2>;
 
@@ -168,10 +172,15 @@ class ToyModel : public model::ForwardModel {
     while (batch.spans[i].first_row + batch.spans[i].num_rows <= row) ++i;
     return batch.spans[i];
   }
-  static uint64_t ReadPrefix(const kernels::AttentionSpan& span, uint32_t row,
-                             const kv::KvView& kv) {
+  // The first position that the row before `end` sees.
+  static uint32_t FirstSeen(uint32_t end, uint32_t window) {
+    return window > 0 && end > window ? end - window : 0;
+  }
+  static uint64_t ReadPrefix(const kernels::AttentionSpan& span, uint32_t row, const kv::KvView& kv,
+                             uint32_t window) {
     uint64_t hash = HasRightState(span, kv) ? 1 : 2;
-    for (uint32_t p = 0; p <= span.first_pos + row - span.first_row; ++p) {
+    const uint32_t end = span.first_pos + row - span.first_row + 1;
+    for (uint32_t p = FirstSeen(end, window); p < end; ++p) {
       for (uint32_t layer = 0; layer < kToyLayers; ++layer) {
         for (uint32_t which = 0; which < 2; ++which) {
           SlotBytes slot;

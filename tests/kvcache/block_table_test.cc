@@ -69,13 +69,44 @@ TEST(BlockTableTest, ReleasedBlocksKeepTheirPlacesAndNameABlockOfTheTable) {
   EXPECT_EQ(pool.num_free(), 8u);
 }
 
-TEST(BlockTableDeathTest, AReleasedTableIsNotTakenAndNotReleasedWhole) {
+TEST(BlockTableTest, ATableMayBeginWithPlacesWhoseBlocksWereNeverHere) {
+  BlockPool pool(8);
+  BlockTable table;
+  ASSERT_TRUE(table.Grow(&pool, 2, BlockState::kComputing, kUid));
+  const std::vector<uint32_t> before = Indices(table);
+  table.PrependReleased(3);
+  EXPECT_EQ(table.size(), 5u);
+  EXPECT_EQ(table.num_released(), 3u);
+  EXPECT_EQ(Indices(table),
+            (std::vector<uint32_t>{before[0], before[0], before[0], before[0], before[1]}));
+  EXPECT_EQ(pool.num_free(), 6u);
+  table.ReleaseFront(&pool, 4);
+  EXPECT_EQ(Indices(table), std::vector<uint32_t>(5, before[1]));
+  table.Release(&pool);
+  EXPECT_EQ(pool.num_free(), 8u);
+}
+
+TEST(BlockTableTest, ATakenTableGivesWhatItHolds) {
+  BlockPool pool(4);
+  BlockTable table;
+  ASSERT_TRUE(table.Grow(&pool, 3, BlockState::kComputing, kUid));
+  const std::vector<BlockHandle> all(table.handles().begin(), table.handles().end());
+  table.ReleaseFront(&pool, 1);
+  const std::vector<BlockHandle> taken = table.Take();
+  EXPECT_EQ(taken, std::vector<BlockHandle>(all.begin() + 1, all.end()));
+  EXPECT_TRUE(table.empty());
+  EXPECT_EQ(table.num_released(), 0u);
+  for (const BlockHandle block : taken) pool.DropRequestRef(block);
+  EXPECT_EQ(pool.num_free(), 4u);
+}
+
+TEST(BlockTableDeathTest, AReleasedTableIsNotSharedAndNotReleasedWhole) {
   BlockPool pool(4);
   BlockTable table;
   ASSERT_TRUE(table.Grow(&pool, 3, BlockState::kComputing, kUid));
   EXPECT_DEATH(table.ReleaseFront(&pool, 3), "3 blocks of a table of 3 leave none");
   table.ReleaseFront(&pool, 1);
-  EXPECT_DEATH(table.Take(), "1 blocks of the table are released");
+  EXPECT_DEATH(table.PrependReleased(1), "1 of them released");
   BlockTable other;
   EXPECT_DEATH(other.ShareFrom(table, 2, &pool), "that released 1");
   table.Release(&pool);

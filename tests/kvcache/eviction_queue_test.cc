@@ -13,11 +13,11 @@ namespace {
 
 TEST(EvictionQueueTest, ChildlessThenValueThenUseThenIndex) {
   EvictionQueue queue(5);
-  queue.SetKey(0, {true, 0.0, 0});
-  queue.SetKey(1, {false, 2.0, 1});
-  queue.SetKey(2, {false, 1.0, 9});
-  queue.SetKey(3, {false, 1.0, 8});
-  queue.SetKey(4, {false, 1.0, 8});
+  queue.SetKey(0, {1, 0.0, 0});
+  queue.SetKey(1, {0, 2.0, 1});
+  queue.SetKey(2, {0, 1.0, 9});
+  queue.SetKey(3, {0, 1.0, 8});
+  queue.SetKey(4, {0, 1.0, 8});
   for (const uint32_t block : {0, 1, 2, 3, 4}) queue.Add(block);
   for (const uint32_t expected : {3, 4, 2, 1, 0}) {
     EXPECT_EQ(queue.First(), expected);
@@ -34,9 +34,9 @@ TEST(EvictionQueueTest, RandomChangesKeepTheOrder) {
     TestRandom random(seed);
     EvictionQueue queue(kBlocks);
     std::vector<EvictionKey> keys(kBlocks);
-    using Row = std::tuple<bool, double, uint64_t, uint32_t>;
+    using Row = std::tuple<uint32_t, double, uint64_t, uint32_t>;
     const auto row = [&](uint32_t b) {
-      return Row{keys[b].has_children, keys[b].value, keys[b].last_use, b};
+      return Row{keys[b].rank, keys[b].value, keys[b].last_use, b};
     };
     std::set<Row> naive;
     for (int i = 0; i < 5'000; ++i) {
@@ -45,7 +45,7 @@ TEST(EvictionQueueTest, RandomChangesKeepTheOrder) {
       ASSERT_EQ(queue.Contains(block), present);
       if (random.Below(2) == 0) {
         if (present) naive.erase(row(block));
-        keys[block] = {random.Below(4) == 0, static_cast<double>(random.Below(5)), random.Below(7)};
+        keys[block] = {random.Below(3), static_cast<double>(random.Below(5)), random.Below(7)};
         queue.SetKey(block, keys[block]);
         if (present) naive.insert(row(block));
       } else if (present) {

@@ -137,6 +137,25 @@ TEST_F(RetargetTest, AGrantedOneVoidsItsGrantAndClosesItsSend) {
   EXPECT_EQ(source_.state(), SourceState::kComputing);
 }
 
+// A sequence with a window: what it released is wanted by no decode worker that has the window too.
+TEST_F(RetargetTest, ReleasedBlocksNeitherSealNorCross) {
+  SourceSpec spec = source_.spec();
+  spec.num_released = 1;
+  source_ = HandoffSource(spec);
+  SealBlocks(1, 2);
+  Done();
+  ASSERT_EQ(source_.state(), SourceState::kSealed);
+  ASSERT_THAT(Kinds(GrantNow(GrantOf(3, 0, /*num_held=*/1))),
+              ElementsAre(Kind::kPinBlocks, Kind::kExportSlices, Kind::kSendMessage));
+  EXPECT_EQ(actions_[1].slices, (SliceRange{1, 2, 0, kLayers}));
+  EXPECT_EQ(std::get<Seal>(actions_[2].message).num_slices, 2 * kLayers);
+  Retarget(4, 1);
+  ASSERT_THAT(Kinds(GrantNow(GrantOf(4, 1))),
+              ElementsAre(Kind::kSendMessage, Kind::kReleaseBlocks, Kind::kFailRequest));
+  EXPECT_EQ(source_.outcome(), HandoffOutcome::kBadMessage);
+  EXPECT_THAT(std::get<Revoke>(actions_[0].message).reason, HasSubstr("behind the window"));
+}
+
 TEST_F(RetargetTest, SealedBlocksGoToTheNextDecodeWorkerWhileTheOldSendCloses) {
   Reach(SourceState::kExported);
   Retarget(4, 1);

@@ -1,5 +1,7 @@
 #include "kvcache/prefix_index.h"
 
+#include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -36,6 +38,7 @@ class Cache {
     std::vector<TokenId> tokens;
     std::vector<BlockHandle> blocks;
     uint32_t num_hits = 0;
+    uint32_t num_released = 0;
   };
 
   static std::string TextOf(std::span<const TokenId> tokens, uint32_t num_blocks) {
@@ -55,10 +58,14 @@ class Cache {
     const auto num_blocks = static_cast<uint32_t>(run.tokens.size() / kBlockSize);
     run.num_hits =
         index_.Acquire({links, run.tokens}, num_blocks, BlockState::kComputing, kUid, &run.blocks);
-    if (!pool_.Allocate(num_blocks - run.num_hits, BlockState::kComputing, kUid, &run.blocks)) {
+    const uint32_t num_new = num_blocks - run.num_hits;
+    const uint32_t num_free = pool_.num_free();
+    if (!pool_.Allocate(num_new, BlockState::kComputing, kUid, &run.blocks)) {
       Stop(&run);
       return std::nullopt;
     }
+    EXPECT_EQ(pool_.num_free(), num_free - std::min(num_free, num_new))
+        << "no block that is idle leaves with the one that is given up";
     for (uint32_t i = 0; i < num_blocks; ++i) {
       std::string& kv = kv_[run.blocks[i].index.value()];
       if (i < run.num_hits) {
@@ -66,6 +73,7 @@ class Cache {
         continue;
       }
       kv = TextOf(run.tokens, i + 1);
+      if (i > 0) parents_[links[i]] = links[i - 1];
       index_.Insert({.link = links[i],
                      .parent = i > 0 ? links[i - 1] : ChainLink{},
                      .ordinal = i,
@@ -74,8 +82,13 @@ class Cache {
     }
     return run;
   }
+  // As a sequence does whose later rows do not see its first blocks.
+  void ReleaseFront(Run* run, uint32_t num_blocks) {
+    for (uint32_t i = num_blocks; i-- > run->num_released;) pool_.DropRequestRef(run->blocks[i]);
+    run->num_released = std::max(run->num_released, num_blocks);
+  }
   void Stop(Run* run) {
-    for (const BlockHandle block : run->blocks) pool_.DropRequestRef(block);
+    ReleaseFront(run, static_cast<uint32_t>(run->blocks.size()));
     run->blocks.clear();
   }
   // Runs a prompt alone; how many blocks it found.
@@ -93,6 +106,11 @@ class Cache {
     ASSERT_TRUE(index_.Audit().ok()) << index_.Audit();
     const PrefixStats& stats = index_.stats();
     ASSERT_EQ(copy_.links.size(), stats.num_inserted - stats.num_evicted);
+    for (const ChainLink& link : copy_.links) {
+      const auto parent = parents_.find(link);
+      ASSERT_TRUE(parent == parents_.end() || copy_.links.contains(parent->second))
+          << "a block is kept that no lookup finds";
+    }
   }
 
   BlockPool& pool() { return pool_; }
@@ -104,6 +122,7 @@ class Cache {
   Copy copy_;
   PrefixIndex index_;
   std::vector<std::string> kv_;
+  std::map<ChainLink, ChainLink> parents_;  // of all links but those of roots
 };
 
 TEST(PrefixIndexTest, ASecondPromptFindsWhatItShares) {
@@ -185,18 +204,71 @@ TEST(PrefixIndexTest, HeldBlocksAreNeverGivenUp) {
   cache.Audit();
 }
 
-// Prompts over a tiny alphabet in a small pool, started and stopped in any order: every hit holds
-// the KV of its prefix (checked in Start), and the books balance after every call.
+// A sequence with a window holds its last blocks alone. What it released has a child each.
+TEST(PrefixIndexTest, AReleasedFrontGoesFromItsEnd) {
+  Cache cache(6);
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 9};
+  auto run = cache.Start(tokens);
+  ASSERT_TRUE(run.has_value());
+  cache.ReleaseFront(&*run, 3);
+  EXPECT_EQ(cache.Match(tokens), 5u);
+  auto other = cache.Start({7, 7, 7, 7});  // the free block and one of the released
+  ASSERT_TRUE(other.has_value());
+  EXPECT_EQ(cache.Match(tokens), 2u);
+  cache.Audit();
+  cache.Stop(&*run);
+  EXPECT_EQ(cache.pool().num_free(), 2u) << "no lookup finds what came after the gap";
+  EXPECT_EQ(cache.Match(tokens), 2u);
+  auto third = cache.Start({8, 8, 8, 8, 8, 8});
+  ASSERT_TRUE(third.has_value());
+  EXPECT_EQ(cache.Match(tokens), 1u);
+  cache.Audit();
+  cache.Stop(&*other);
+  cache.Stop(&*third);
+}
+
+TEST(PrefixIndexTest, ABlockIsNotKeptWithoutTheOneBeforeIt) {
+  BlockPool pool(4);
+  PrefixIndex index(&pool, kBlockSize);
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6};
+  const auto links = ChainLinks(DeriveChainKey("s", "a"), kBlockSize, tokens);
+  std::vector<BlockHandle> blocks;
+  ASSERT_TRUE(pool.Allocate(3, BlockState::kComputing, kUid, &blocks));
+  const auto insert = [&](uint32_t i) {
+    return index.Insert({.link = links[i],
+                         .parent = i > 0 ? links[i - 1] : ChainLink{},
+                         .ordinal = i,
+                         .tokens = std::span(tokens).subspan(i * kBlockSize, kBlockSize),
+                         .block = blocks[i]});
+  };
+  EXPECT_FALSE(insert(1));
+  for (const uint32_t i : {0u, 1u, 2u}) EXPECT_TRUE(insert(i));
+  index.Drop(blocks[1]);
+  EXPECT_EQ(index.Match({links, tokens}, 3), 1u);
+  EXPECT_FALSE(insert(2));
+  ASSERT_TRUE(index.Audit().ok()) << index.Audit();
+  for (const BlockHandle block : blocks) pool.DropRequestRef(block);
+  EXPECT_EQ(pool.num_free(), 3u) << "the root alone is cached";
+}
+
+// Prompts over a tiny alphabet in a small pool, started and stopped in any order, their fronts
+// released before: every hit holds the KV of its prefix (checked in Start), every block that is
+// kept is found from its root, and the books balance after every call.
 void RunRandomPrompts(uint64_t seed) {
   TestRandom random(seed);
   Cache cache(24);
   std::vector<Cache::Run> running;
   uint64_t num_hits = 0;
-  for (int i = 0; i < 5'000; ++i) {
+  for (int i = 0; i < 10'000; ++i) {
     if (!running.empty() && random.Below(2) == 0) {
       const size_t victim = random.Below(static_cast<uint32_t>(running.size()));
-      cache.Stop(&running[victim]);
-      running.erase(running.begin() + static_cast<std::ptrdiff_t>(victim));
+      if (random.Below(2) == 0) {
+        const auto num_blocks = static_cast<uint32_t>(running[victim].blocks.size());
+        cache.ReleaseFront(&running[victim], random.Below(num_blocks));
+      } else {
+        cache.Stop(&running[victim]);
+        running.erase(running.begin() + static_cast<std::ptrdiff_t>(victim));
+      }
     } else {
       std::vector<TokenId> tokens(kBlockSize * (1 + random.Below(6)));
       for (TokenId& token : tokens) token = static_cast<TokenId>(random.Below(2));

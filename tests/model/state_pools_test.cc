@@ -4,9 +4,11 @@
 
 #include <string>
 
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "src/base/size_text.h"
 #include "tests/model/test_model.h"
 
 namespace baton::model {
@@ -178,9 +180,28 @@ TEST(StatePoolsTest, TheTextHasTheNumbers) {
   EXPECT_THAT(windows, HasSubstr("hand-off      448 KiB of 1024 tokens, of them 76 KiB that the "
                                  "next token reads\n"));
   EXPECT_THAT(windows, Not(HasSubstr("32768")));
-  // Streams release blocks that no layer sees any more.
-  EXPECT_THAT(StateManifestText(ConfigOf("tiny_phi3_short.gguf")),
-              HasSubstr("; all cross, the last 33 are read\n"));
+  EXPECT_THAT(windows, Not(HasSubstr("on a device")));
+}
+
+// Workers on the processor release blocks that no layer sees any more, and move no others.
+TEST(StatePoolsTest, OfRowsThatNoLayerSeesNoneCross) {
+  ModelConfig config = ConfigOf("tiny_phi3_short.gguf");
+  config.context_length = 2048;
+  const StateManifest manifest = StateManifestOf(config, KvDtype::kBf16, kBlock);
+  const uint64_t block_bytes = manifest.layout.BlockBytes();
+  EXPECT_EQ(manifest.SeenBytes(47), 3 * block_bytes);
+  EXPECT_EQ(manifest.SeenBytes(48), 2 * block_bytes) << "the token after them sees 16 to 48";
+  EXPECT_EQ(manifest.SeenBytes(1023), 3 * block_bytes);
+  EXPECT_EQ(manifest.SeenBytes(1024), 2 * block_bytes);
+  EXPECT_EQ(manifest.HandOffBytes(1024), 64 * block_bytes);
+  const StateManifest gemma3 = ManifestOf("tiny_gemma3.gguf");
+  EXPECT_EQ(gemma3.SeenBytes(1024), gemma3.HandOffBytes(1024)) << "one layer sees all";
+  const std::string text = StateManifestText(config);
+  EXPECT_THAT(text, HasSubstr("; the last 33 are read, blocks before them are released\n"));
+  EXPECT_THAT(text, HasSubstr(fmt::format("hand-off      {} of 1024 tokens, ",
+                                          FormatSize(manifest.SeenBytes(1024)))));
+  EXPECT_THAT(
+      text, HasSubstr(fmt::format("; on a device {}\n", FormatSize(manifest.HandOffBytes(1024)))));
 }
 
 }  // namespace

@@ -153,6 +153,29 @@ TEST(ClusterPlanTest, AStateTakesItsBlocksInEachPool) {
   EXPECT_EQ(MaxSequences(input), 3u);
 }
 
+// Phi-3-mini: 2,047 tokens and a chunk of 512 lie in 161 blocks at most, and 2 more are kept.
+TEST(ClusterPlanTest, AWindowHoldsAndMovesItsBlocks) {
+  const PlanMemory memory = {.kv_block_bytes = 10, .block_tokens = 16, .window = 2047};
+  EXPECT_EQ(memory.BlocksFor(4096), 256u);
+  EXPECT_EQ(memory.HeldBlocks(4096), 163u);
+  EXPECT_EQ(memory.HeldKvBytes(4096), 1'630u);
+  EXPECT_EQ(memory.HeldBlocks(2000), 125u) << "shorter than that";
+  EXPECT_EQ(memory.CrossingBlocks(4096), 128u);
+  EXPECT_EQ(memory.CrossingBlocks(2046), 128u);
+
+  PlanInput input = SimpleInput();
+  input.load.input_tokens = 2'000;
+  input.memory.device_bytes = 5'000'000;
+  input.memory.weight_bytes = 1'000'000;
+  EXPECT_EQ(MaxSequences(input), 1u) << "3.5 MB, 132 blocks each";
+  input.memory.window = 100;
+  EXPECT_EQ(MaxSequences(input), 5u) << "42 blocks each";
+  EXPECT_EQ(input.HandOffBytes(2'000), 7u * 16'000);
+  input.memory.device_bytes = 2'500'000;
+  EXPECT_EQ(MaxSequences(input), 1u);
+  EXPECT_THAT(ErrorOf(input), HasSubstr("does not fit")) << "the prefill worker's 126 blocks";
+}
+
 TEST(ClusterPlanTest, LinksThatDoNotCarryTheLoadAreToldAndNotSplit) {
   PlanInput input = SimpleInput();
   input.objective = {.ttft_us = 3'000'000, .itl_us = 18'000};

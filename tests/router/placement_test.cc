@@ -541,6 +541,20 @@ TEST(PlacementTest, TheStateOfEachSequenceTakesItsBlocks) {
   EXPECT_EQ(cluster.metrics.requests_waiting->value(), 2.0);
 }
 
+TEST(PlacementTest, AStreamWithAWindowTakesItsBlocksAlone) {
+  FakeCluster cluster;
+  WorkerDescription decode = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  decode.window_blocks = 3;
+  cluster.Join(decode);
+  cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Report("prefill-0", {"decode-0"});
+  // A prompt of 8 blocks takes 3 and one to grow into at the decode worker.
+  for (int i = 0; i < 2; ++i) cluster.Submit(cluster.Request(std::string(128, 'p')));
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 2u);
+  EXPECT_EQ(cluster.PlacedBlocks("decode-0"), 2 * 4u);
+  EXPECT_EQ(cluster.PlacedBlocks("prefill-0"), 2 * 8u);
+}
+
 TEST(PlacementTest, EachChoiceHasAStateOfItsOwn) {
   FakeCluster cluster;
   JoinPairWithStates(cluster);

@@ -149,6 +149,18 @@ TEST(WorkerCodecTest, StateBlocksLeaveRoomForTokensAndForCounting) {
   }
 }
 
+TEST(WorkerCodecTest, WindowBlocksAreThoseOfAPool) {
+  v1::WorkerHello hello = Hello();
+  EXPECT_EQ(DecodeHello(hello)->window_blocks, 0u);
+  hello.set_window_blocks(162);
+  EXPECT_EQ(DecodeHello(hello)->window_blocks, 162u);
+  EXPECT_EQ(DecodeHello(hello)->HeldBlocks(161), 161u);
+  EXPECT_EQ(DecodeHello(hello)->HeldBlocks(500), 162u);
+  hello.set_window_blocks(UINT32_MAX);
+  EXPECT_THAT(std::string(DecodeHello(hello).status().message()),
+              ::testing::HasSubstr("window_blocks is 4294967295, outside 0.."));
+}
+
 TEST(WorkerCodecTest, AModelMayBeCalledWhatAFileIs) {
   for (const std::string id : {"toy", "my model", "smollm2:135m", "mod\xc3\xa8le"}) {
     v1::WorkerHello hello = Hello();

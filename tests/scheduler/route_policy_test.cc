@@ -93,6 +93,32 @@ TEST(RoutePolicyTest, TheTimeThatAStateTakesToCrossCounts) {
   EXPECT_NEAR(cluster.Pick(Query()).predicted_s, without + 1.6, 1e-9);
 }
 
+TEST(RoutePolicyTest, AWindowTakesAndMovesItsBlocksAlone) {
+  RouteCluster cluster(100, 1, 1);
+  DecodeLoad& decode = cluster.decode[0];
+  decode.window_blocks = 4;
+  // A prompt of 10 blocks and 319 tokens at last: 4 blocks and one to grow into.
+  decode.num_free_blocks = 5;
+  EXPECT_TRUE(cluster.Pick(Query()).has_room);
+  decode.num_free_blocks = 4;
+  EXPECT_FALSE(cluster.Pick(Query()).has_room);
+  decode.held_tokens = 160;
+  decode.held_shared_blocks = 10;
+  EXPECT_FALSE(cluster.Pick(Query()).has_room) << "what others use may lie before the window";
+  decode.held_tokens = decode.held_shared_blocks = 0;
+  decode.num_blocks = decode.num_free_blocks = 5;
+  EXPECT_TRUE(cluster.Pick(Query()).has_room);
+  decode.num_blocks = 4;
+  ExpectRoute(cluster.Pick(Query()), Route::Path::kNone, RouteReason::kExceedsEveryPool);
+
+  RouteCluster slow(100, 1, 1);
+  slow.prefill[0].tokens_per_s = 1'000'000;
+  slow.links[0].seconds_per_token = 0.001;
+  const double without = slow.Pick(Query()).predicted_s;
+  slow.decode[0].window_blocks = 4;
+  EXPECT_NEAR(slow.Pick(Query()).predicted_s, without - (160 - 64) * 0.001, 1e-9);
+}
+
 TEST(RoutePolicyTest, EqualWorkersAreSpreadByTheRandomNumberAlone) {
   const RouteCluster cluster(100, 3, 3);
   std::array<uint32_t, 3> prefill{};

@@ -116,40 +116,6 @@ TEST(SchedulerTest, WhatTheCacheHasOfAPromptIsNotLeft) {
   }
 }
 
-// Blocks of 4 tokens and a window of 6: the row at position p sees [p - 5, p].
-TEST(SchedulerTest, BlocksThatNoRowSeesAreReleasedWhileAStreamDecodes) {
-  for (const bool prefix_cache : {false, true}) {
-    for (const uint32_t num_choices : {1u, 2u}) {
-      SCOPED_TRACE(testing::Message() << prefix_cache << " " << num_choices);
-      SchedulerConfig config = Config();
-      config.window = 6;
-      ToyWorker worker(config, 64, prefix_cache);
-      const std::vector<TokenId> prompt = Chatty(21);
-      ASSERT_TRUE(
-          worker.scheduler().AddWaiting(worker.Spec(1, prompt, Limits(90), num_choices), 0).ok());
-      uint32_t most = 0;
-      int num_decode_steps = 0;
-      while (worker.scheduler().HasWork()) {
-        const BatchPlan plan = worker.Step();
-        const bool decodes = !plan.items.empty() && plan.items[0].is_decode;
-        if (!decodes || !worker.scheduler().HasWork()) continue;
-        ++num_decode_steps;
-        const uint32_t held = 64 - worker.pool().num_available();
-        if (num_decode_steps > 30) most = std::max(most, held);
-        worker.scheduler().ForEachSequence([&](const Sequence& sequence) {
-          const uint32_t first_seen = sequence.num_computed + 1 - config.window;
-          EXPECT_EQ(sequence.table.num_released(), first_seen / config.block_size);
-        });
-      }
-      EXPECT_GT(num_decode_steps, 60);
-      EXPECT_LE(most, 3 * num_choices) << "of 28 blocks and more";
-      ExpectOutputs(worker, 1, prompt, Limits(90), num_choices);
-      EXPECT_EQ(worker.pool().num_available(), 64u);
-      EXPECT_TRUE(worker.pool().Audit().ok()) << worker.pool().Audit();
-    }
-  }
-}
-
 TEST(SchedulerTest, ALastChunkIsPlannedWithItsLogits) {
   SchedulerConfig config = Config();
   config.target_step_us = 16'000;  // 16 tokens, until a step was measured

@@ -97,10 +97,13 @@ class ToyWorker {
   // Starts the choices of a prompt whose KV came from elsewhere into `blocks`.
   void Bind(const SequenceSpec& spec, const std::vector<kv::BlockHandle>& blocks) {
     const uint32_t block_size = scheduler_.config().block_size;
-    for (uint32_t i = 0; i < spec.tokens.size(); ++i) {
-      kv_[blocks[i / block_size].index.value() * block_size + i % block_size] = spec.tokens[i];
+    const auto num_tokens = static_cast<uint32_t>(spec.tokens.size());
+    const uint32_t num_unseen = scheduler_.config().NumUnseenBlocks(num_tokens);
+    for (uint32_t i = num_unseen * block_size; i < num_tokens; ++i) {
+      const kv::BlockHandle block = blocks[i / block_size - num_unseen];
+      kv_[block.index.value() * block_size + i % block_size] = spec.tokens[i];
     }
-    const size_t first = (spec.tokens.size() + block_size - 1) / block_size;
+    const size_t first = (num_tokens + block_size - 1) / block_size - num_unseen;
     for (size_t i = first; i < first + scheduler_.config().state_blocks; ++i)
       kv_[blocks[i].index.value() * block_size] = ToyState(spec.tokens);
     std::vector<kv::BlockCopy> copies;

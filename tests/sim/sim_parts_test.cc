@@ -1,5 +1,6 @@
 // The parts that a simulation stands on: the event queue, processes and their clocks, the network,
 // the fault plan, and the model that carries its prefix through KV.
+#include <algorithm>
 #include <span>
 #include <string>
 #include <vector>
@@ -263,6 +264,45 @@ TEST_F(SimModelTest, EveryByteOfThePrefixCounts) {
       std::vector<float> logits(kSimVocab);
       EXPECT_TRUE(model.Forward(batch, view_, nullptr, logits).ok());
       EXPECT_NE(logits, right) << "block " << block << " byte " << byte;
+    }
+  }
+}
+
+// A row of a model with a window reads nothing before it.
+TEST_F(SimModelTest, AWindowIsReadAndNothingBeforeIt) {
+  std::vector<TokenId> tokens;
+  for (TokenId t = 0; t < 27; ++t) tokens.push_back(t * 7 % kSimVocab);
+  for (const uint32_t window : {2u, 5u, 9u, 27u, 40u}) {
+    SimModel model(
+        SimStepCost{}, [](int64_t) {}, window);
+    const auto run = [&](uint32_t first, uint32_t size) {
+      std::vector<float> logits(kSimVocab);
+      const AttentionSpan span{
+          .kv = {blocks_}, .first_row = 0, .num_rows = size, .first_pos = first};
+      const uint32_t last_row = size - 1;
+      const ModelBatch batch{.token_ids = std::span(tokens).subspan(first, size),
+                             .spans = {&span, 1},
+                             .logit_rows = {&last_row, 1}};
+      EXPECT_TRUE(model.Forward(batch, view_, nullptr, logits).ok());
+      return logits;
+    };
+    SimPrefix prefix(/*has_states=*/false, window);
+    for (const TokenId token : tokens) prefix.Append(token);
+    std::vector<float> expected(kSimVocab);
+    prefix.FillLogits(expected);
+    EXPECT_EQ(run(0, 27), expected);
+    run(0, 20);
+    // The row at 20 sees [21 - window, 20].
+    const uint32_t num_unseen = window < 21 ? (21 - window) / kSimBlock : 0;
+    for (uint32_t i = 0; i < num_unseen; ++i) {
+      std::fill_n(bytes_.begin() + blocks_[i] * static_cast<std::ptrdiff_t>(layout_.BlockStride()),
+                  layout_.BlockBytes(), std::byte{0xA5});
+    }
+    EXPECT_EQ(run(20, 7), expected) << "window " << window;
+    if (window > 10) {  // the last row sees position 16
+      run(0, 20);
+      bytes_[blocks_[4] * layout_.BlockStride()] ^= std::byte{1};
+      EXPECT_NE(run(20, 7), expected) << "window " << window;
     }
   }
 }

@@ -86,6 +86,27 @@ TEST_F(SimTest, SequencesWithFixedStatesKeepEveryPromise) {
   }
 }
 
+// Streams release blocks before their window, hand-offs leave them out, streams of a worker that
+// drains move with what is left, and prompts may need more blocks than a pool has free.
+TEST_F(SimTest, StreamsThatReleaseBlocksKeepEveryPromise) {
+  for (const char* faults : {"none", "kill", "memory", "flip", "drain", "all"}) {
+    for (const uint32_t window : {2u, 9u, 40u}) {
+      for (const bool has_states : {false, true}) {
+        SCOPED_TRACE(testing::Message() << faults << " " << window << " " << has_states);
+        SimOptions options = Options(37, 1200, faults);
+        options.window = window;
+        options.has_states = has_states;
+        options.requests_per_fault = 50;
+        const SimReport report = RunSimulation(options, 1);
+        ExpectKept(report, options);
+        if (report.NumFaults() == 0) {
+          EXPECT_EQ(report.NumFailed(), 0u);
+        }
+      }
+    }
+  }
+}
+
 // Faults that lose no worker cost time only: every request is answered, and answered right.
 TEST_F(SimTest, GentleFaultsFailNoRequest) {
   for (const char* faults :

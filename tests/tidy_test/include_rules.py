@@ -75,7 +75,7 @@ TABLE = {
 # Single headers that a component may include beyond its row.
 EXTRA_HEADERS = {
     "kernels": {"kvcache/kv_view.h", "kvcache/kv_layout.h", "kvcache/kv_slices.h"},
-    "src/model": {"kvcache/kv_view.h", "kvcache/kv_layout.h"},
+    "src/model": {"kvcache/kv_view.h", "kvcache/kv_layout.h", "kvcache/kv_window.h"},
 }
 # Sources of a component that may include another component, by the start of their path.
 EXTRA_SOURCES = {

@@ -36,7 +36,7 @@ StatusOr<uint32_t> PoolBlocks(const PlanReport& report, const PlanMemory& memory
   const ModelConfig& config = report.model.config;
   if (memory.device_bytes == 0) {
     const KvLayout layout = KvLayoutOf(config, report.device.kv_dtype(), memory.block_tokens);
-    return NumPoolBlocks(0, layout, config.context_length);
+    return NumPoolBlocks(0, {.layout = layout, .max_context = config.context_length});
   }
   const double room = kMemoryShare * static_cast<double>(memory.device_bytes) -
                       static_cast<double>(memory.weight_bytes);
@@ -68,6 +68,7 @@ StatusOr<ReplayOptions> OptionsOf(const PlanReport& report, const PlanEnd& end,
   BATON_ASSIGN_OR_RETURN(worker.num_blocks, PoolBlocks(report, end.input.memory));
   // A tiny model's pool would be larger than what simulates it.
   worker.state_blocks = end.input.memory.state_blocks;
+  worker.window = end.input.memory.window;
   worker.num_blocks = std::min(worker.num_blocks, BlocksOfAll(*ask.rows, end.input.memory));
   const uint32_t besides = worker.state_blocks + 1;
   const uint64_t pool_tokens =

@@ -94,7 +94,9 @@ PlanInput InputWithoutSteps(const PlanReport& report) {
                                                            : DeviceWeightBytes(config),
                   .kv_block_bytes = layout.BlockStride(),
                   .block_tokens = layout.block_size,
-                  .state_blocks = layout.state_blocks};
+                  .state_blocks = layout.state_blocks,
+                  // Devices keep all blocks.
+                  .window = device.limits == nullptr ? config.window_of_all() : 0};
   input.num_layers = NumStoringLayers(report.state);
   input.kv_bytes_per_token = layout.BytesPerToken();
   input.link_bytes_per_s = device.link_bytes_per_s;

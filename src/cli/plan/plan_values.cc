@@ -1,6 +1,9 @@
 // A plan as values.yaml of the Helm chart.
 #include <algorithm>
+#include <array>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -16,6 +19,7 @@ using kv::KvDtype;
 using kv::KvDtypeName;
 using loadgen::FormatUs;
 using plan::AggregatedKeepingItl;
+using plan::ClusterPlan;
 using plan::kMemoryShare;
 using plan::PlanMemory;
 
@@ -51,21 +55,34 @@ uint64_t Room(const PlanReport& report, const PlanMemory& memory) {
   return room <= 0 ? 0 : static_cast<uint64_t>(room) / kMebibyte * kMebibyte;
 }
 
-// A pool of which `need` fills the share kKvPressure. It holds one sequence of the model's whole
-// context where that fits.
-uint64_t PoolBytes(const PlanReport& report, const PlanMemory& memory, uint64_t need) {
-  const auto wanted = static_cast<uint64_t>(static_cast<double>(need) / kKvPressure);
-  const uint64_t full = memory.KvBytes(report.model.config.context_length) + memory.kv_block_bytes;
-  const uint64_t bytes = Mebibytes(std::max(wanted, full)) * kMebibyte;
-  return std::min(bytes, Room(report, memory));
+// Bytes that one sequence of the model's whole context needs, and a block.
+uint64_t ContextBytes(const PlanReport& report, const PlanMemory& memory, std::string_view role) {
+  const uint64_t num_tokens = report.model.config.context_length;
+  const uint64_t bytes =
+      role == "prefill" ? memory.KvBytes(num_tokens) : memory.HeldKvBytes(num_tokens);
+  return bytes + memory.kv_block_bytes;
 }
 
-// 0 = the model's own fits the pools.
-uint64_t MaxContext(const PlanReport& report, const PlanMemory& memory, uint64_t pool_bytes) {
-  const uint64_t blocks = pool_bytes / memory.kv_block_bytes;
-  const uint64_t besides = uint64_t{memory.state_blocks} + 1;
-  const uint64_t fits = blocks > besides ? (blocks - besides) * memory.block_tokens : 0;
-  return fits >= report.model.config.context_length ? 0 : fits;
+// The pool of `num_workers` of which `need` fills the share kKvPressure. It holds one sequence of
+// the model's whole context where that fits.
+Pool PoolOf(const PlanReport& report, const PlanMemory& memory, const Pool& need) {
+  const auto wanted = static_cast<uint64_t>(static_cast<double>(need.kv_bytes) / kKvPressure);
+  const uint64_t full = ContextBytes(report, memory, need.role);
+  const uint64_t bytes = Mebibytes(std::max(wanted, full)) * kMebibyte;
+  return {need.role, need.num_workers, std::min(bytes, Room(report, memory))};
+}
+
+// The longest context that the pools hold; 0 = the model's own.
+uint64_t MaxContext(const PlanReport& report, const PlanMemory& memory,
+                    std::span<const Pool> pools) {
+  uint64_t least = UINT64_MAX;
+  for (const Pool& pool : pools) {
+    if (pool.kv_bytes >= ContextBytes(report, memory, pool.role)) continue;
+    const uint64_t blocks = pool.kv_bytes / memory.kv_block_bytes;
+    const uint64_t besides = uint64_t{memory.state_blocks} + 1;
+    least = std::min(least, blocks > besides ? (blocks - besides) * memory.block_tokens : 0);
+  }
+  return least >= report.model.config.context_length ? 0 : least;
 }
 
 std::string GpuText(const PlanReport& report) {
@@ -140,18 +157,17 @@ StatusOr<std::string> PlanValues(const PlanReport& report) {
       return FailedPrecondition("{}", VerdictText(report, end));
     }
     const auto run = AggregatedKeepingItl(end.input, end.aggregated.fewest_workers);
-    const uint64_t need = (run->batch_p99 + uint64_t{1}) * memory.KvBytes(longest);
-    const Pool all{"decode", run->num_workers, PoolBytes(report, memory, need)};
-    return HeadText(report, MaxContext(report, memory, all.kv_bytes)) +
+    const uint64_t need = (run->batch_p99 + uint64_t{1}) * memory.HeldKvBytes(longest);
+    const Pool all = PoolOf(report, memory, {"decode", run->num_workers, need});
+    return HeadText(report, MaxContext(report, memory, {&all, 1})) +
            "router:\n  mode: aggregated\n" + PoolText(report, memory, all);
   }
-  const Pool prefill{"prefill", end.plan->prefill.num_workers,
-                     PoolBytes(report, memory, end.plan->prefill.kv_bytes)};
-  const Pool decode{"decode", end.plan->decode.num_workers,
-                    PoolBytes(report, memory, end.plan->decode.kv_bytes)};
-  const uint64_t smallest = std::min(prefill.kv_bytes, decode.kv_bytes);
-  return HeadText(report, MaxContext(report, memory, smallest)) +
-         PoolText(report, memory, prefill) + PoolText(report, memory, decode);
+  const ClusterPlan& plan = *end.plan;
+  const std::array<Pool, 2> pools = {
+      PoolOf(report, memory, {"prefill", plan.prefill.num_workers, plan.prefill.kv_bytes}),
+      PoolOf(report, memory, {"decode", plan.decode.num_workers, plan.decode.kv_bytes})};
+  return HeadText(report, MaxContext(report, memory, pools)) + PoolText(report, memory, pools[0]) +
+         PoolText(report, memory, pools[1]);
 }
 
 }  // namespace baton::cli

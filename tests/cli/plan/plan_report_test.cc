@@ -205,6 +205,16 @@ TEST(PlanReportTest, EachKindOfRowsCrossesAsItIsStored) {
   }
 }
 
+// Every layer sees 33 tokens: after 64 the next one sees two blocks of 16.
+TEST(PlanReportTest, OfAModelWithWindowsAloneTheWindowCrosses) {
+  const PlannedModel model = GoldenModel("tiny_phi3_short.gguf");
+  const PlanReport report = MustPlanOn(model, ProcessorFor(model));
+  const plan::PlanInput& input = report.best.input;
+  EXPECT_EQ(input.memory.window, 33u);
+  EXPECT_EQ(report.best.plan->transfer.bytes_per_request, 32 * input.kv_bytes_per_token);
+  EXPECT_EQ(GoldenModel("tiny_gemma3.gguf").config.window_of_all(), 0u);
+}
+
 TEST(PlanReportTest, LayersWithAWindowAreChargedForIt) {
   const plan::KeyWindow gemma3 = KeyWindowOf(GoldenModel("tiny_gemma3.gguf").config);
   EXPECT_EQ(gemma3.tokens, 33u);
