@@ -18,7 +18,7 @@ std::optional<RequestUid> SubmitOrEcho(Submitter* submitter, GenerateRequest req
   if (request.sampling.max_tokens > 0) {
     return submitter->Submit(std::move(request), std::move(sink));
   }
-  submitter->CountAnswered(200);
+  submitter->CountEcho(request.num_choices);
   for (uint32_t choice = 0; choice < request.num_choices; ++choice) {
     TokenOutput output;
     output.choice = choice;

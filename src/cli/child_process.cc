@@ -168,8 +168,9 @@ std::string ChildProcess::LastLogLine() const {
 }
 
 std::string LastLogLine(const std::string& path, off_t begin) {
-  std::ifstream file(path);
-  file.seekg(begin);
+  std::ifstream file(path, std::ios::ate);
+  const auto size = static_cast<off_t>(file.tellg());
+  file.seekg(size < begin ? 0 : begin);
   std::string line;
   std::string last;
   while (std::getline(file, line)) {

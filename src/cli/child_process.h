@@ -77,7 +77,8 @@ class ChildProcess {
   std::string buffer_;
 };
 
-// The last line with text of a file at or after the byte `begin`, or "".
+// The last line with text of a file at or after the byte `begin`, or "". A file that ends before
+// `begin` was truncated since, as logrotate's copytruncate does: all of it counts.
 std::string LastLogLine(const std::string& path, off_t begin);
 
 }  // namespace baton::cli

@@ -17,6 +17,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/log_sink.h"
+#include "src/base/signal_text.h"
 #include "src/base/thread.h"
 #include "src/cli/http_client.h"
 #include "src/cli/replace_file.h"
@@ -51,9 +52,18 @@ constexpr int64_t kDrainKillAfterUs = 10'000'000;
 // A draining process accepts connections for 5 s before it counts its drain timeout.
 constexpr int64_t kPropagationUs = 5'000'000;
 
+// How a child ended, after "it ended".
 std::string DescribeEnd(int wait_status) {
-  if (WIFSIGNALED(wait_status)) return fmt::format("signal {}", WTERMSIG(wait_status));
-  return fmt::format("exit code {}", WEXITSTATUS(wait_status));
+  if (WIFSIGNALED(wait_status)) return fmt::format("by {}", SignalText(WTERMSIG(wait_status)));
+  return fmt::format("with exit code {}", WEXITSTATUS(wait_status));
+}
+
+// Why a child did not start. A child that exits has logged the reason last; one that a signal ended
+// may have had no time to.
+std::string DescribeFailedStart(int wait_status, const std::string& line) {
+  if (WIFEXITED(wait_status) && !line.empty()) return line;
+  return fmt::format("it ended {}{}{}", DescribeEnd(wait_status),
+                     line.empty() ? "" : "; its last line: ", line);
 }
 
 // A row of topology.json.
@@ -346,16 +356,17 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
                             ? WEXITSTATUS(wait_status) == 0
                             : WTERMSIG(wait_status) == SIGINT || WTERMSIG(wait_status) == SIGTERM;
     if (!obeyed && unclean_end_.ok()) {
-      unclean_end_ = was_killed ? Unavailable("{} did not end in time and was killed; see {}",
-                                              slot.spec.name, slot.spec.log_file)
-                                : Unavailable("{} did not end cleanly, but with {}{}{}; see {}",
-                                              slot.spec.name, end, line.empty() ? "" : ": ", line,
-                                              slot.spec.log_file);
+      unclean_end_ = was_killed
+                         ? Unavailable("{} did not end in time and was killed; see {}",
+                                       slot.spec.name, slot.spec.log_file)
+                         : Unavailable("{} did not end cleanly, but {}{}{}; see {}", slot.spec.name,
+                                       end, line.empty() ? "" : ": ", line, slot.spec.log_file);
     }
     return OkStatus();
   }
   if (!ready_) {
-    return Unavailable("{} did not start: {}", slot.spec.name, line.empty() ? end : line);
+    return Unavailable("{} did not start: {}", slot.spec.name,
+                       DescribeFailedStart(wait_status, line));
   }
   // It was asked to leave and has drained: no fault, however often it happens.
   const bool left = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
@@ -366,10 +377,12 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   if (slot.KeepsDying()) slot.backoff_us = kLongBackoffUs;
   slot.restart_us = now_us + slot.backoff_us;
   if (!slot.KeepsDying()) {
-    // A child that dies as it starts has said why, unless somebody killed it.
-    const bool has_reason = quick && !line.empty() && end != DescribeEnd(SIGKILL);
+    // A child that dies as it starts, or crashes, has said why, unless somebody killed it.
+    const bool by_signal = WIFSIGNALED(wait_status);
+    const bool by_kill = by_signal && WTERMSIG(wait_status) == SIGKILL;
+    const bool has_reason = (quick || by_signal) && !by_kill && !line.empty();
     const bool is_new = has_reason && std::exchange(slot.said_line, line) != line;
-    PrintToStderr("{} ended with {}; starting it again in {} ms{}{}\n", slot.spec.name, end,
+    PrintToStderr("{} ended {}; starting it again in {} ms{}{}\n", slot.spec.name, end,
                   slot.backoff_us / 1000, is_new ? "; its last line: " : "", is_new ? line : "");
     return OkStatus();
   }
@@ -381,7 +394,7 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   if (slot.spec.role == "router" || !can_serve) {
     return Unavailable("{} keeps dying; see {}", slot.spec.name, slot.spec.log_file);
   }
-  PrintToStderr("{} ended with {}, {} times in a row; starting it again in {} ms; see {}\n",
+  PrintToStderr("{} ended {}, {} times in a row; starting it again in {} ms; see {}\n",
                 slot.spec.name, end, slot.num_quick_deaths, slot.backoff_us / 1000,
                 slot.spec.log_file);
   return OkStatus();

@@ -72,16 +72,16 @@ void RequestChecks::Check(RouterRequest& request, int64_t now_us) {
       return;
     }
     // A request that only faults of links hold up waits for room until its deadline.
-    const bool served = planner_->IsServed(request);
-    if (request.life.num_link_faults() > 0 && served) return;
+    const bool is_callable = planner_->IsCallable(request);
+    if (request.life.num_link_faults() > 0 && is_callable) return;
     if (resumes) return table_->EndBad(request, ErrorCode::kWorkerLost);
-    if (request.wait.for_share && served) {
+    if (request.wait.for_share && is_callable) {
       RequestError error = PlainError(ErrorCode::kRateLimited);
       error.expected = KvLimitOf(*request.spec.kv, state_->registry, request.spec.model->id).Text();
       return table_->EndBad(request, error);
     }
     // Where nobody can be called, more capacity is not the cure.
-    if (!planner_->IsCallable(request)) return table_->EndBad(request, ErrorCode::kNoWorkers);
+    if (!is_callable) return table_->EndBad(request, ErrorCode::kNoWorkers);
     return table_->EndBad(request, table_->NoRoomError(request, ErrorCode::kQueueTimeout));
   }
   if (!request.accepted && now_us - request.placed_us >= state_->config.reserve_timeout_us) {

@@ -100,7 +100,9 @@ void RequestTable::EndGood(RouterRequest& request) {
     for (const FinishReason reason : request.finished) {
       // A vector is no choice.
       if (request.spec.embeds) break;
-      request.metrics->choices_finished_total[reason == FinishReason::kLength ? 1 : 0]->Add();
+      // The client of a prompt alone sees no token, so the one that was computed ends nothing.
+      const bool is_cut = reason == FinishReason::kLength || request.spec.echoes_alone;
+      request.metrics->choices_finished_total[is_cut ? 1 : 0]->Add();
     }
     // The times of first tokens and of stages are those of answers in tokens.
     if (request.spec.has_tokens()) {

@@ -11,6 +11,7 @@ namespace baton::router {
 
 using obs::MetricsRegistry;
 using obs::RegisterBatonMetrics;
+using obs::RequestFinish;
 
 namespace {
 
@@ -101,6 +102,11 @@ void Router::StartGeneration(RequestUid uid, GenerateRequest request,
 }
 
 void Router::CountAnswered(int http_status) { metrics_.CountRequest(http_status); }
+
+void Router::CountEcho(uint32_t num_choices) {
+  metrics_.CountRequest(200);
+  metrics_.choices_finished_total[static_cast<size_t>(RequestFinish::kLength)]->Add(num_choices);
+}
 
 void Router::CountPutBack() { metrics_.prompts_put_back_total->Add(); }
 

@@ -42,6 +42,7 @@ class Router final : public Submitter, private Generations {
   RequestUid Submit(GenerateRequest request, std::shared_ptr<ResponseSink> sink) override;
   void Cancel(RequestUid uid, CancelCause cause) override;
   void CountAnswered(int http_status) override;
+  void CountEcho(uint32_t num_choices) override;
   void CountPutBack() override;
   std::shared_ptr<const ModelDirectory> models() const override;
   bool ready() const override { return ready_.load(std::memory_order_acquire); }

@@ -74,14 +74,15 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   if (!planner_.IsServed(record)) return table_.EndBad(record, ErrorCode::kNoWorkers);
   const bool is_full = waiting_.num_queued() - waiting_.num_aside() > state_.config.max_queued ||
                        table_.requests().size() > state_.config.max_live;
+  const bool is_callable = planner_.IsCallable(record);
   if (is_full && !record.spec.is_probe()) {
-    if (!planner_.IsCallable(record)) return table_.EndBad(record, ErrorCode::kNoWorkers);
+    if (!is_callable) return table_.EndBad(record, ErrorCode::kNoWorkers);
     return table_.EndBad(record, table_.NoRoomError(record, ErrorCode::kQueueFull));
   }
-  if (const std::optional<RequestError> error =
-          table_.WaitsInVain(record, queue_.NumBefore(record))) {
-    return table_.EndBad(record, *error);
-  }
+  // The rate of a queue whose workers cannot be called is that of another time.
+  std::optional<RequestError> error;
+  if (is_callable) error = table_.WaitsInVain(record, queue_.NumBefore(record));
+  if (error) return table_.EndBad(record, *error);
   table_.timers().Add(uid);  // not before: a flood of refused requests has no timers
   record.life.OnValidated();
   if (record.spec.is_probe()) return placer_.PlaceProbe(record, now_us);

@@ -179,9 +179,11 @@ class Submitter {
   // with a key always gets kCancelled.
   virtual void Cancel(RequestUid uid, CancelCause cause) = 0;
 
-  // Counts a request that an API answered without Submit, by the HTTP status of its answer: a
-  // refusal, or an echo of no tokens.
+  // Counts a request that an API refused without Submit, by the HTTP status of the refusal.
   virtual void CountAnswered(int http_status) = 0;
+  // Counts a request for no tokens that an API answered without Submit, and its choices: each has
+  // ended by its length.
+  virtual void CountEcho(uint32_t num_choices) = 0;
   // Counts a prompt of several that found no room and is submitted again later.
   virtual void CountPutBack() = 0;
 

@@ -97,7 +97,7 @@ TEST_F(CompletionTest, EchoWithoutTokensIsThePromptAndNothingIsComputed) {
     EXPECT_EQ(Text(*whole, {"timings", "path"}), "local");
   }
   EXPECT_EQ(submitter_.num_submitted(), 0u);
-  EXPECT_EQ(submitter_.refused(), (std::vector<int>{200, 200, 200})) << "counted as answers";
+  EXPECT_EQ(submitter_.echoes(), (std::vector<uint32_t>{2, 2, 2})) << "counted with their choices";
 }
 
 TEST_F(CompletionTest, EchoWithoutTokensStreams) {

@@ -56,6 +56,10 @@ class FakeSubmitter final : public router::Submitter {
     std::lock_guard lock(mutex_);
     refused_.push_back(http_status);
   }
+  void CountEcho(uint32_t num_choices) override {
+    std::lock_guard lock(mutex_);
+    echoes_.push_back(num_choices);
+  }
   void CountPutBack() override {
     std::lock_guard lock(mutex_);
     ++num_put_back_;
@@ -99,6 +103,11 @@ class FakeSubmitter final : public router::Submitter {
     std::lock_guard lock(mutex_);
     return num_put_back_;
   }
+  // The number of choices of each echo.
+  std::vector<uint32_t> echoes() {
+    std::lock_guard lock(mutex_);
+    return echoes_;
+  }
   std::vector<int> refused() {
     std::lock_guard lock(mutex_);
     return refused_;
@@ -121,6 +130,7 @@ class FakeSubmitter final : public router::Submitter {
   std::vector<RequestUid> cancelled_;
   std::vector<int> refused_;
   size_t num_put_back_ = 0;
+  std::vector<uint32_t> echoes_;
   uint64_t last_uid_ = 0;
 };
 

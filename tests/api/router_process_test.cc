@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "fmt/format.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
@@ -345,17 +346,36 @@ TEST_F(RouterProcessTest, CancellationReachesBothWorkers) {
   }
   EXPECT_TRUE(decode_->WaitCancels(1));
   EXPECT_TRUE(prefill_->WaitCancels(1));
-  {
-    // An HTTP client that closes its connection.
+  // An HTTP client that closes its connection, or its sending half alone.
+  int num_requests = 1;
+  for (const bool half : {false, true}) {
+    ++num_requests;
     RawClient client(PortOf(process_->http_address()));
-    const std::string body = R"({"messages":[{"role":"user","content":"x"}],"stream":true})";
+    const std::string body =
+        fmt::format(R"({{"messages":[{{"role":"user","content":"x"}}],"stream":{}}})", !half);
     client.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
                 std::to_string(body.size()) + "\r\n\r\n" + body);
-    ASSERT_TRUE(decode_->WaitStarts(2) && prefill_->WaitStarts(2));
-    client.Close();
+    ASSERT_TRUE(decode_->WaitStarts(num_requests) && prefill_->WaitStarts(num_requests));
+    if (half) {
+      client.CloseSending();
+      EXPECT_EQ(client.ReceiveAll(), "") << "nothing is generated for it";
+    } else {
+      client.Close();
+    }
+    EXPECT_TRUE(decode_->WaitCancels(num_requests));
+    EXPECT_TRUE(prefill_->WaitCancels(num_requests));
   }
-  EXPECT_TRUE(decode_->WaitCancels(2));
-  EXPECT_TRUE(prefill_->WaitCancels(2));
+}
+
+// A health check may send all that it has to say, and then read.
+TEST_F(RouterProcessTest, AHalfClosedClientIsAnsweredWhatIsNotGenerated) {
+  JoinPair();
+  for (const std::string path : {"/health", "/v1/models"}) {
+    RawClient client(PortOf(process_->http_address()));
+    client.Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    client.CloseSending();
+    EXPECT_EQ(client.ReceiveAll().find("HTTP/1.1 200"), 0u) << path;
+  }
 }
 
 TEST_F(RouterProcessTest, DeadlinesOfBothKinds) {

@@ -1,3 +1,5 @@
+#include <signal.h>
+
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -12,6 +14,7 @@
 #include "src/base/nearest_name.h"
 #include "src/base/percent_text.h"
 #include "src/base/quoted_text.h"
+#include "src/base/signal_text.h"
 #include "src/base/size_text.h"
 #include "src/base/trimmed_text.h"
 
@@ -25,6 +28,12 @@ struct SizeCase {
   std::string_view text;
   uint64_t bytes;
 };
+
+TEST(SignalTextTest, NamesTheSignal) {
+  EXPECT_EQ(SignalText(SIGABRT), "signal 6 (SIGABRT)");
+  EXPECT_EQ(SignalText(SIGKILL), "signal 9 (SIGKILL)");
+  EXPECT_EQ(SignalText(SIGRTMIN + 6), fmt::format("signal {}", SIGRTMIN + 6));
+}
 
 TEST(HostPortTest, ReadsHostAndPort) {
   const struct {

@@ -37,6 +37,16 @@ TEST_F(ChildProcessTest, TheLastLogLineIsOfThisRun) {
   EXPECT_EQ(LastLogLine(path_, begin), "error of this run");
 }
 
+TEST_F(ChildProcessTest, AFileThatWasTruncatedCountsFromItsBeginning) {
+  std::ofstream(path_) << "error of an earlier run\nfirst line of this run\n";
+  const auto begin = static_cast<off_t>(std::filesystem::file_size(path_));
+  std::filesystem::resize_file(path_, 0);
+  EXPECT_EQ(LastLogLine(path_, begin), "");
+  std::ofstream(path_, std::ios::app) << "error of this run\n";
+  EXPECT_EQ(LastLogLine(path_, begin), "error of this run");
+  EXPECT_EQ(LastLogLine(path_ + ".gone", begin), "");
+}
+
 TEST_F(ChildProcessTest, AProgramThatCannotBeExecutedSaysWhyInItsLog) {
   std::ofstream(path_) << "of an earlier run\n";
   ChildSpec spec = {.role = "router", .name = "router-0", .log_file = path_};

@@ -132,6 +132,15 @@ def test_every_counter_is_what_clients_saw(server):
     assert status == 404
     seen.add(404)
 
+    echo = {"prompt": "Once", "echo": True, "max_tokens": 0, "n": 2}
+    for fields in ({}, {"logprobs": 0}):
+        _, _, answer = server.post("/v1/completions", {**echo, **fields})
+        assert [choice["finish_reason"] for choice in answer["choices"]] == 2 * ["length"]
+        seen.add(200)
+        seen.choices["length"] = seen.choices.get("length", 0) + 2
+        # A prompt counts where some of it is computed.
+        seen.prompt_tokens += answer["usage"]["prompt_tokens"] if fields else 0
+
     events = server.stream(CHAT, body(6, n=2, stream_options={"include_usage": True}))
     reasons = [c for e in events for c in e["choices"] if c["finish_reason"] is not None]
     seen.answer({"choices": reasons, "usage": events[-1]["usage"]})

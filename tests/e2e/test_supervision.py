@@ -123,7 +123,9 @@ def kill_until_said(server, role, line):
     raise AssertionError(f"not said: {line}")
 
 
-KEEPS_DYING = "prefill-0 ended with signal 9, 5 times in a row; starting it again in 20000 ms"
+KEEPS_DYING = (
+    "prefill-0 ended by signal 9 (SIGKILL), 5 times in a row; starting it again in 20000 ms"
+)
 
 
 def test_a_worker_that_keeps_dying_waits_and_the_last_one_that_decodes_ends_the_server():
@@ -169,21 +171,46 @@ def test_a_worker_that_keeps_dying_is_tried_on_and_one_long_life_is_a_new_beginn
         assert "decode-0 keeps dying" in server.log_since(0)
 
 
-def test_a_start_that_takes_long_says_what_was_logged_last(tmp_path):
+@pytest.fixture
+def unready(tmp_path):
+    """A server whose decode worker is stopped before it reports: the server's process, the worker's
+    pid, and the file of what the server says."""
     command = [BIN, "serve", MODEL, "--http=127.0.0.1:0", "--grpc=127.0.0.1:0"]
     command += ["--admin=127.0.0.1:0", f"--run-dir={tmp_path}/run"]
     errors = tmp_path / "errors"
     with errors.open("w") as out:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=out)
-    said = "s; the last line of router-0: "
     try:
         decode = wait_until(lambda: child(process, "decode"), 20, "the decode worker starts")
-        os.kill(decode, signal.SIGSTOP)  # it never reports
-        wait_until(lambda: said in errors.read_text(), 20, "what is awaited")
-        os.kill(decode, signal.SIGCONT)
+        os.kill(decode, signal.SIGSTOP)
+        yield process, decode, errors
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(timeout=PATIENCE_S)
+
+
+def test_a_crash_at_the_start_is_told_by_its_signal(unready):
+    process, decode, errors = unready
+    os.kill(decode, signal.SIGABRT)
+    os.kill(decode, signal.SIGCONT)
+    assert process.wait(timeout=PATIENCE_S) == 1
+    assert "decode-0 did not start: it ended by signal 6 (SIGABRT)" in errors.read_text()
+
+
+def test_a_crash_is_told_by_its_signal(cluster):
+    mark = cluster.log_size()
+    victim = next(p for p in cluster.workers() if p["worker_id"] == "decode-1")
+    os.kill(victim["pid"], signal.SIGABRT)
+    said = "decode-1 ended by signal 6 (SIGABRT); starting it again in "
+    wait_until(lambda: said in cluster.log_since(mark), 20, "the crash")
+    wait_serving(cluster, NUM_PROCESSES)
+
+
+def test_a_start_that_takes_long_says_what_was_logged_last(unready, tmp_path):
+    _, decode, errors = unready
+    said = "s; the last line of router-0: "
+    wait_until(lambda: said in errors.read_text(), 20, "what is awaited")
+    os.kill(decode, signal.SIGCONT)
     line = next(text for text in errors.read_text().splitlines() if said in text)
     seconds, _, last = line.removeprefix("not ready after ").partition(said)
     assert int(seconds) >= 10

@@ -170,6 +170,27 @@ TEST_F(StreamTest, DepartureIsSeenAtOnceWhileNothingIsWritten) {
   }
 }
 
+// A client that ends its input and still reads cannot be told from one that closes.
+TEST_F(StreamTest, AHalfCloseBeforeTheAnswerIsADeparture) {
+  for (const bool streams : {false, true}) {
+    Start();
+    closed_ = 0;
+    RawClient client(server_->port());
+    client.Send(kGet);
+    auto responder = TakeResponder();
+    if (streams) {
+      responder->StartStream(200, {});
+      client.ReceiveUntil("\r\n\r\n");
+    }
+    client.CloseSending();
+    EXPECT_TRUE(Eventually([&] { return closed_.load() == 1; })) << streams;
+    EXPECT_FALSE(responder->Write("x"));
+    responder.reset();
+    EXPECT_EQ(client.ReceiveAll(), "");
+    EXPECT_TRUE(client.ServerClosed()) << streams;
+  }
+}
+
 TEST_F(StreamTest, DepartureInMidStreamIsSeenAtOnce) {
   Start();
   RawClient client(server_->port());

@@ -497,6 +497,19 @@ TEST_F(BadLinkTest, RequestThatLinksFailedWaitsForRoomUntilItsDeadline) {
   EXPECT_EQ(cluster.sinks[uid]->error->code, ErrorCode::kDeadlineExceeded);
 }
 
+// Faults of links are waited out, and not a decode worker that no router reaches.
+TEST_F(BadLinkTest, RequestThatLinksFailedDoesNotWaitForAWorkerThatCannotBeCalled) {
+  Start(1);
+  const RequestUid uid = Ask();
+  cluster.State("decode-0", uid, WorkerRequestState::kFailed, StatusCode::kDataLoss);
+  cluster.core.OnSessionDown(cluster.Session("decode-0"), "refused", cluster.now_us);
+  Advance(RouterCoreConfig().resume_wait_us - kSecond);
+  EXPECT_FALSE(cluster.sinks[uid]->ended()) << "the next session may come in time";
+  Advance(2 * kSecond);
+  ASSERT_TRUE(cluster.sinks[uid]->error.has_value());
+  EXPECT_EQ(cluster.sinks[uid]->error->code, ErrorCode::kWorkerLost);
+}
+
 // The client has seen the first tokens of both choices, and other ones could come for them: their
 // KV is waited for, however late.
 TEST_F(BadLinkTest, ChoicesThatNoWorkerComputesAgainWaitForTheirKv) {

@@ -252,6 +252,28 @@ TEST_F(OverloadTest, WhoWouldWaitTooLongIsToldAtOnce) {
   EXPECT_LT(cluster_.metrics.predicted_wait_seconds->value(), 12.0);
 }
 
+TEST_F(OverloadTest, NoWaitIsForecastWhereNoWorkerCanBeCalled) {
+  Join("decode-0", 4);
+  Submit(60);
+  for (size_t i = 0; i < 18; ++i) {  // the queue has a rate: four a second
+    cluster_.now_us += kSecond / 4;
+    Report("decode-0", 4);
+    cluster_.core.Tick(cluster_.now_us);
+    End(Orders()[i].uid);
+  }
+  Submit(1);
+  ASSERT_TRUE(cluster_.sink->error.has_value()) << "36 wait before it";
+  ASSERT_EQ(cluster_.sink->error->code, ErrorCode::kQueueFull);
+  cluster_.core.OnSessionDown(cluster_.Session("decode-0"), "refused", cluster_.now_us);
+  Submit(1);
+  const auto waiting = cluster_.sink;
+  EXPECT_FALSE(waiting->ended()) << "the next session may come in time";
+  cluster_.Advance(11 * kSecond, {"decode-0"});
+  ASSERT_TRUE(waiting->error.has_value());
+  EXPECT_EQ(waiting->error->code, ErrorCode::kNoWorkers);
+  EXPECT_EQ(NumRefused(obs::EarlyRefusal::kQueueWait), 1u);
+}
+
 // A cold server: a short answer has ended, and one with a large prompt has run for four seconds.
 TEST_F(OverloadTest, OneLargePromptOfAColdServerRefusesNobodyAfterIt) {
   Join("decode-0", 1, /*max_running=*/1);

@@ -83,8 +83,10 @@ TEST_F(MeasuredPromptLogTest, APromptAloneCountsAsOneAndItsTokenAsNone) {
     const RequestUid uid = cluster.Submit(std::move(request));
     cluster.State("decode-0", uid, WorkerRequestState::kReserved);
     cluster.Tokens("decode-0", {Row(uid, 1, 'b'), Row(uid, 2, 'c')});
-    cluster.Text("decode-0", uid, 0, "x", FinishReason::kLength);
+    cluster.Text("decode-0", uid, 0, "x", is_alone ? FinishReason::kStop : FinishReason::kLength);
     ASSERT_TRUE(cluster.sink->result.has_value());
+    EXPECT_EQ(cluster.metrics.choices_finished_total[0]->value(), 0u);
+    EXPECT_EQ(cluster.metrics.choices_finished_total[1]->value(), is_alone ? 1u : 2u);
     const uint32_t num_tokens = is_alone ? 0 : 1;
     EXPECT_EQ(cluster.sink->result->num_completion_tokens, num_tokens);
     EXPECT_EQ(cluster.sink->result->num_prompt_tokens, 3u);

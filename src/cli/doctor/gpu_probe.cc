@@ -14,6 +14,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/folder_entries.h"
+#include "src/base/signal_text.h"
 #include "src/base/unique_fd.h"
 #include "src/cli/doctor/proc_text.h"
 #include "src/device/gpu_code.h"
@@ -201,7 +202,7 @@ StatusOr<std::string> RunApart(const std::function<std::string()>& body, int64_t
   int state = 0;
   while (waitpid(child, &state, 0) < 0 && errno == EINTR) {
   }
-  if (WIFSIGNALED(state)) return Unavailable("it died of signal {}", WTERMSIG(state));
+  if (WIFSIGNALED(state)) return Unavailable("it died of {}", SignalText(WTERMSIG(state)));
   if (WEXITSTATUS(state) != 0) return Unavailable("it ended with {}", WEXITSTATUS(state));
   return text;
 }

@@ -12,6 +12,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/errno_text.h"
+#include "src/base/signal_text.h"
 #include "src/base/unique_fd.h"
 #include "src/cli/child_program.h"
 
@@ -94,7 +95,7 @@ StatusOr<CapturedRun> RunCaptured(const std::vector<std::string>& args,
   while (::waitpid(pid, &how, 0) < 0 && errno == EINTR) {
   }
   if (!status.ok()) return status;
-  if (!WIFEXITED(how)) return Unavailable("it was ended by signal {}", WTERMSIG(how));
+  if (!WIFEXITED(how)) return Unavailable("it was ended by {}", SignalText(WTERMSIG(how)));
   run.exit_code = WEXITSTATUS(how);
   return run;
 }

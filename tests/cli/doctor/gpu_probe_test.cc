@@ -59,7 +59,7 @@ TEST(GpuProbeTest, ADriverThatCrashesIsAFinding) {
         return std::string();
       },
       kPatienceMs);
-  EXPECT_EQ(text.status().message(), "it died of signal 9");
+  EXPECT_EQ(text.status().message(), "it died of signal 9 (SIGKILL)");
   const StatusOr<std::string> code = RunApart([]() -> std::string { _exit(3); }, kPatienceMs);
   EXPECT_EQ(code.status().message(), "it ended with 3");
 }

@@ -1,5 +1,6 @@
 //! Texts of the kinds that an API takes to compiled grammars, within limits on size and time.
 
+use std::fmt::Write;
 use std::sync::Arc;
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
@@ -57,8 +58,11 @@ pub const BLANKS: [(&str, &str); 3] = [
 ];
 /// Messages are cut here: an error is one readable line.
 const MAX_MESSAGE_BYTES: usize = 1000;
-/// Compilations that may be spent on finding the place of an error.
+/// Compilations that may be spent on finding the place of an error in a schema.
 const MAX_PROBES: usize = 100;
+/// Compilations that may be spent on finding the bad schema of a structural tag. One of 1,024 takes
+/// at most 11: nine of several schemas, and two of one.
+const MAX_TAG_PROBES: usize = 24;
 
 pub fn compile(
     vocabulary: &Arc<Vocabulary>,
@@ -228,11 +232,60 @@ fn compile_tag(
     let made = structural::compile(text, limits)?;
     match parser_of(vocabulary, GrammarWithLexer::from_lark(made.lark)) {
         Ok(parser) => Ok((parser, made.ignored)),
-        Err(message) => Err(made
-            .schemas
-            .iter()
-            .find_map(|(place, checked)| schema_failure(vocabulary, place, checked))
+        Err(message) => Err(TagProbes::new(vocabulary)
+            .first_failure(&made.schemas)
             .unwrap_or_else(|| coded(name_of(Kind::StructuralTag), &message))),
+    }
+}
+
+/// The search for the schema of a structural tag that fails by itself.
+pub struct TagProbes<'a> {
+    vocabulary: &'a Vocabulary,
+    /// Compilations that it may still take.
+    pub num_left: usize,
+}
+
+impl<'a> TagProbes<'a> {
+    pub fn new(vocabulary: &'a Vocabulary) -> Self {
+        Self { vocabulary, num_left: MAX_TAG_PROBES }
+    }
+
+    /// The failure of the first schema that fails by itself, and its place. Schemas of which none
+    /// fails compile together too, so halves are looked at: all compilations for one bad schema
+    /// have about as many schemas as the tag.
+    pub fn first_failure(&mut self, schemas: &[(String, Checked)]) -> Option<Failure> {
+        match schemas {
+            [] => None,
+            [(place, checked)] => {
+                self.take().then(|| schema_failure(self.vocabulary, place, checked)).flatten()
+            }
+            _ => {
+                let (left, right) = schemas.split_at(schemas.len() / 2);
+                // Two schemas or more may also be too large together: then the search goes on.
+                let looks_left = left.len() == 1 || self.fail_together(left);
+                let found = if looks_left { self.first_failure(left) } else { None };
+                found.or_else(|| self.first_failure(right))
+            }
+        }
+    }
+
+    fn fail_together(&mut self, schemas: &[(String, Checked)]) -> bool {
+        if !self.take() {
+            return false;
+        }
+        let names: Vec<String> = (0..schemas.len()).map(|i| format!("s{i}")).collect();
+        let mut lark = format!("start: {}\n", names.join(" | "));
+        for (name, (_, checked)) in names.iter().zip(schemas) {
+            let schema = with_options(checked.schema.clone(), Strictness::Loose, checked.blanks);
+            let _ = writeln!(lark, "{name}: %json {schema}");
+        }
+        parser_of(self.vocabulary, GrammarWithLexer::from_lark(lark)).is_err()
+    }
+
+    fn take(&mut self) -> bool {
+        let is_there = self.num_left > 0;
+        self.num_left -= usize::from(is_there);
+        is_there
     }
 }
 

@@ -2,7 +2,9 @@
 
 use serde_json::{json, Value};
 
-use super::tests::{of_kind, takes};
+use super::compile::TagProbes;
+use super::structural;
+use super::tests::{bytes_vocabulary, of_kind, refusal, takes, LIMITS};
 use super::Kind;
 
 #[test]
@@ -48,4 +50,35 @@ fn a_tag_has_as_many_structures_as_a_request_has_tools() {
     let grammar = of_kind(Kind::StructuralTag, &tag.to_string());
     assert!(takes(&grammar, "<c>f1023 1023</c>"));
     assert!(!takes(&grammar, "<c>f1023 1022</c>"));
+}
+
+#[test]
+fn the_first_bad_schema_of_many_is_found_with_few_compilations() {
+    let impossible = json!({"type": "object", "required": ["a"],
+        "properties": {"a": {"type": "integer", "minimum": 5, "maximum": 4}}});
+    let tag_of = |bad: &[usize]| {
+        let structures: Vec<Value> = (0..1024)
+            .map(|i| {
+                let schema =
+                    if bad.contains(&i) { impossible.clone() } else { json!({"const": i}) };
+                json!({"begin": format!("<c>f{i} "), "end": "</c>", "schema": schema})
+            })
+            .collect();
+        json!({"at_least_one": true, "max_tags": 1, "structures": structures}).to_string()
+    };
+    let vocabulary = bytes_vocabulary();
+    for bad in [&[0, 1][..], &[511], &[700, 900], &[1023], &[]] {
+        let made = structural::compile(&tag_of(bad), &LIMITS).unwrap_or_else(|f| panic!("{f:?}"));
+        let mut probes = TagProbes::new(&vocabulary);
+        let num_before = probes.num_left;
+        let found = probes.first_failure(&made.schemas).map(|failure| failure.message);
+        let num_probes = num_before - probes.num_left;
+        assert!(num_probes <= 11, "{bad:?}: {num_probes}");
+        assert_eq!(found.is_some(), !bad.is_empty(), "{bad:?}");
+        if let (Some(message), [first, ..]) = (found, bad) {
+            let place = format!("#/structures/{first}/schema/properties/a: Unsatisfiable");
+            assert!(message.starts_with(&place), "{bad:?}: {message}");
+            assert_eq!(refusal(Kind::StructuralTag, &tag_of(bad)).message, message, "{bad:?}");
+        }
+    }
 }
