@@ -119,6 +119,17 @@ constexpr float Exp(float x) {
   return x != x ? x : result;
 }
 
+// Exp(x) of x <= 0, with the same bits; 0 of a NaN. Half of the instructions: there is no upper
+// bound, and one of the two factors of 2^n is constant.
+constexpr float ExpOfNonPositive(float x) {
+  const float clamped = x > -104.0f ? x : -104.0f;  // e^-104 rounds to 0
+  const ExpParts parts = SplitExp(clamped);
+  // n reaches from -150 to 0, so the first product is exact.
+  const float scale = std::bit_cast<float>(static_cast<uint32_t>(parts.power + 64 + 127) << 23);
+  constexpr float kTwoToMinus64 = 5.421010862427522e-20f;
+  return parts.fraction * scale * kTwoToMinus64;
+}
+
 // Natural logarithm: -infinity for +-0, NaN below 0, infinity for infinity. log(1) is exactly 0.
 //   x = 2^n m with m in [sqrt(1/2), sqrt(2)); log m = t - t^2/2 + t^3 Q(t), t = m - 1, Q of degree
 //   8 (Cephes, logf).

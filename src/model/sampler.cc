@@ -163,7 +163,12 @@ std::span<const float> Sampler::AdjustLogits(const SampleQuery& query) {
   const SamplingParams& params = *query.params;
   const SamplerState& state = *query.state;
   if (!AdjustsLogits(query)) return query.logits;
-  std::copy(query.logits.begin(), query.logits.end(), adjusted_.begin());
+  // Step 4 at once: what the grammar closes is -infinity after steps 1 to 3 too.
+  if (query.mask.empty()) {
+    std::copy(query.logits.begin(), query.logits.end(), adjusted_.begin());
+  } else {
+    CopyAllowed(query.logits, query.mask);
+  }
   for (const SamplerState::Seen& seen : state.seen()) {
     float& l = adjusted_[static_cast<size_t>(seen.token)];
     l = Penalised(l, params.repetition_penalty);
@@ -173,26 +178,25 @@ std::span<const float> Sampler::AdjustLogits(const SampleQuery& query) {
   for (const LogitBias& entry : params.logit_bias) {
     adjusted_[static_cast<size_t>(entry.token)] += entry.bias;
   }
-  if (!query.mask.empty()) ApplyMask(query.mask);
   if (state.num_output() < params.min_tokens) MaskEndOfGeneration(query);
   return adjusted_;
 }
 
-void Sampler::ApplyMask(std::span<const uint32_t> mask) {
+void Sampler::CopyAllowed(std::span<const float> logits, std::span<const uint32_t> mask) {
   constexpr size_t kBits = 32;
-  for (size_t first = 0; first < adjusted_.size(); first += kBits) {
+  for (size_t first = 0; first < logits.size(); first += kBits) {
     const uint32_t word = first / kBits < mask.size() ? mask[first / kBits] : 0;
-    if (word == UINT32_MAX) continue;
-    float* const logits = adjusted_.data() + first;
-    const size_t count = std::min(kBits, adjusted_.size() - first);
-    // Most words allow all or nothing.
+    float* const out = adjusted_.data() + first;
+    const size_t count = std::min(kBits, logits.size() - first);
+    // Most words allow all or nothing; the logits of nothing are not read.
     if (word == 0) {
-      std::fill_n(logits, count, kMinusInfinity);
+      std::fill_n(out, count, kMinusInfinity);
       continue;
     }
+    std::copy_n(logits.data() + first, count, out);
     for (uint32_t closed = ~word; closed != 0; closed &= closed - 1) {
       const auto bit = static_cast<size_t>(std::countr_zero(closed));
-      if (bit < count) logits[bit] = kMinusInfinity;
+      if (bit < count) out[bit] = kMinusInfinity;
     }
   }
 }

@@ -110,7 +110,8 @@ class Sampler {
   };
 
   std::span<const float> AdjustLogits(const SampleQuery& query);
-  void ApplyMask(std::span<const uint32_t> mask);
+  // Copies the logits of the mask's tokens; all others are -infinity.
+  void CopyAllowed(std::span<const float> logits, std::span<const uint32_t> mask);
   void MaskEndOfGeneration(const SampleQuery& query);
   TokenId PickRandom(const SampleQuery& query, std::span<const float> logits, float largest);
   // The largest logits into `best`, which has room for one at least, in the order of steps 7 and 8.

@@ -1,5 +1,5 @@
 // SamplerLoops: the sampler's passes over a whole row of logits. One body (sampler_loops_body.h),
-// compiled for the baseline and for AVX2; without contraction both give the same bits
+// compiled for the baseline, AVX2 and AVX-512; without contraction all give the same bits
 // (tests/model). Private to the sampler. Pure; any thread.
 #ifndef BATON_MODEL_SAMPLER_LOOPS_H_
 #define BATON_MODEL_SAMPLER_LOOPS_H_
@@ -31,8 +31,9 @@ struct SamplerLoops {
 };
 
 const SamplerLoops& PortableSamplerLoops();
-// Null when the processor has no AVX2.
+// Null when the processor lacks an instruction set.
 const SamplerLoops* Avx2SamplerLoops();
+const SamplerLoops* Avx512SamplerLoops();
 // The fastest that runs here.
 const SamplerLoops& BestSamplerLoops();
 

@@ -9,24 +9,31 @@
 #define BATON_FLATTEN __attribute__((flatten))
 
 inline constexpr size_t kLanes = 16;
+// Lanes of a largest logit. gcc 12 unrolls a loop of 16 and keeps each lane as a scalar: 7.0 us for
+// 49,152 logits instead of 1.8 (Zen 4, AVX2).
+inline constexpr size_t kWideLanes = 64;
 inline constexpr size_t kChunk =
     512;  // 32 additions a lane: rounding error below 2e-6 of the chunk
+inline constexpr size_t kChunks = 4;  // summed side by side: no addition waits for the one before
 
 BATON_FLATTEN inline float Largest(std::span<const float> logits) {
-  float lanes[kLanes];
+  float lanes[kWideLanes];
   for (float& lane : lanes) lane = kernels::kMinusInfinity;
-  const size_t full = logits.size() / kLanes * kLanes;
-  for (size_t i = 0; i < full; i += kLanes) {
-    for (size_t j = 0; j < kLanes; ++j) {
+  const size_t full = logits.size() / kWideLanes * kWideLanes;
+  for (size_t i = 0; i < full; i += kWideLanes) {
+    for (size_t j = 0; j < kWideLanes; ++j) {
       lanes[j] = logits[i + j] > lanes[j] ? logits[i + j] : lanes[j];
     }
   }
   for (size_t i = full; i < logits.size(); ++i) {
-    lanes[0] = logits[i] > lanes[0] ? logits[i] : lanes[0];
+    lanes[i - full] = logits[i] > lanes[i - full] ? logits[i] : lanes[i - full];
   }
-  float best = kernels::kMinusInfinity;
-  for (float lane : lanes) best = lane > best ? lane : best;
-  return best;
+  for (size_t width = kWideLanes / 2; width > 0; width /= 2) {
+    for (size_t j = 0; j < width; ++j) {
+      lanes[j] = lanes[width + j] > lanes[j] ? lanes[width + j] : lanes[j];
+    }
+  }
+  return lanes[0];
 }
 
 BATON_FLATTEN inline size_t FirstEqual(std::span<const float> logits, float value) {
@@ -62,27 +69,28 @@ BATON_FLATTEN inline void Divide(std::span<const float> logits, float temperatur
   }
 }
 
-// Exp(l - largest), 0 for a NaN.
-inline float Weight(float l, float largest) {
-  const float e = kernels::Exp(l - largest);
-  return e == e ? e : 0.0f;
-}
-
 BATON_FLATTEN inline double SumExp(std::span<const float> logits, float largest) {
-  float weights[kChunk];
+  constexpr size_t kSize = kChunks * kChunk;
+  float weights[kSize];
   double total = 0.0;
-  for (size_t begin = 0; begin < logits.size(); begin += kChunk) {
+  for (size_t begin = 0; begin < logits.size(); begin += kSize) {
     const size_t rest = logits.size() - begin;
-    const size_t size = rest < kChunk ? rest : kChunk;
-    for (size_t i = 0; i < size; ++i) weights[i] = Weight(logits[begin + i], largest);
-    for (size_t i = size; i < kChunk; ++i) weights[i] = 0.0f;
-    float lanes[kLanes] = {};
-    for (size_t i = 0; i < kChunk; i += kLanes) {
-      for (size_t j = 0; j < kLanes; ++j) lanes[j] += weights[i + j];
+    const size_t size = rest < kSize ? rest : kSize;
+    for (size_t i = 0; i < size; ++i) {
+      weights[i] = kernels::ExpOfNonPositive(logits[begin + i] - largest);
     }
-    double sum = 0.0;
-    for (float lane : lanes) sum += double{lane};
-    total += sum;
+    for (size_t i = size; i < kSize; ++i) weights[i] = 0.0f;
+    float lanes[kChunks][kLanes] = {};
+    for (size_t i = 0; i < kChunk; i += kLanes) {
+      for (size_t c = 0; c < kChunks; ++c) {
+        for (size_t j = 0; j < kLanes; ++j) lanes[c][j] += weights[c * kChunk + i + j];
+      }
+    }
+    double sums[kChunks] = {};
+    for (size_t j = 0; j < kLanes; ++j) {
+      for (size_t c = 0; c < kChunks; ++c) sums[c] += double{lanes[c][j]};
+    }
+    for (double sum : sums) total += sum;
   }
   return total;
 }

@@ -1,4 +1,4 @@
-// SamplerLoops for the baseline instruction set, and the choice between the two.
+// SamplerLoops for the baseline instruction set, and the choice among all.
 #include "src/model/sampler_loops.h"
 
 namespace baton::model {
@@ -9,8 +9,12 @@ namespace sampler_portable {
 const SamplerLoops& PortableSamplerLoops() { return sampler_portable::kLoops; }
 
 const SamplerLoops& BestSamplerLoops() {
-  static const SamplerLoops* const best =
-      Avx2SamplerLoops() != nullptr ? Avx2SamplerLoops() : &PortableSamplerLoops();
+  static const SamplerLoops* const best = [] {
+    for (const SamplerLoops* loops : {Avx512SamplerLoops(), Avx2SamplerLoops()}) {
+      if (loops != nullptr) return loops;
+    }
+    return &PortableSamplerLoops();
+  }();
   return *best;
 }
 

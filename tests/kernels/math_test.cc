@@ -148,6 +148,23 @@ TEST(Exp, SpecialValues) {
   }
 }
 
+TEST(Exp, OfNonPositivesHasTheSameBits) {
+  uint64_t num_wrong = 0;
+  const auto compare = [&](uint32_t bits) {
+    const auto x = std::bit_cast<float>(bits);
+    const float one = ExpOfNonPositive(x);
+    const float other = Exp(x);
+    num_wrong += std::bit_cast<uint32_t>(one) != std::bit_cast<uint32_t>(other) ? 1 : 0;
+  };
+  // Each float where a result is subnormal or just 0; every 97th elsewhere.
+  const auto last = std::bit_cast<uint32_t>(-104.5f);
+  for (auto bits = std::bit_cast<uint32_t>(-87.0f); bits <= last; ++bits) compare(bits);
+  for (uint32_t bits = 0x80000000u; bits < 0xFF800000u; bits += 97) compare(bits);
+  for (const float x : {0.0f, -0.0f, -kInfinity}) compare(std::bit_cast<uint32_t>(x));
+  EXPECT_EQ(num_wrong, 0u);
+  EXPECT_EQ(std::bit_cast<uint32_t>(ExpOfNonPositive(std::nanf(""))), 0u);
+}
+
 TEST(Log, IsWithinItsBoundOverItsWholeRange) {
   double worst = 0;
   const auto check = [&](float x) {

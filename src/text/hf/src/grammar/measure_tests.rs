@@ -43,21 +43,29 @@ fn json_schema_test_suite() {
     println!("schemas taken {taken}, refused {refused}; narrower {narrower}, wider {wider}");
 }
 
-/// Times over a real vocabulary: BATON_GRAMMAR_VOCABULARY names a file of u32s: the number of
-/// tokens, the end, then for each token its size and bytes.
-#[test]
-#[ignore = "a measurement"]
-fn mask_times() {
+/// The tokens and the end of a real vocabulary: BATON_GRAMMAR_VOCABULARY names a file of u32s: the
+/// number of tokens, the end, then for each token its size and bytes.
+pub fn real_tokens() -> (Vec<Vec<u8>>, u32) {
     let path = std::env::var("BATON_GRAMMAR_VOCABULARY").unwrap();
     let bytes = std::fs::read(path).unwrap();
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     let (count, end, mut at) = (word(0) as usize, word(4), 8);
-    let mut tokens: Vec<&[u8]> = Vec::new();
+    let mut tokens = Vec::new();
     for _ in 0..count {
         let size = word(at) as usize;
-        tokens.push(&bytes[at + 4..at + 4 + size]);
+        tokens.push(bytes[at + 4..at + 4 + size].to_vec());
         at += 4 + size;
     }
+    (tokens, end)
+}
+
+/// Times over a real vocabulary.
+#[test]
+#[ignore = "a measurement"]
+fn mask_times() {
+    let (tokens, end) = real_tokens();
+    let tokens: Vec<&[u8]> = tokens.iter().map(Vec::as_slice).collect();
+    let count = tokens.len();
     let start = Instant::now();
     let vocabulary = Arc::new(Vocabulary::new(&tokens, &[end]).unwrap());
     println!("vocabulary of {count}: {:?}", start.elapsed());

@@ -5,6 +5,7 @@ mod compile;
 mod gbnf;
 mod json_text;
 mod lark;
+mod masks;
 mod places;
 mod regex;
 mod schema;
@@ -22,6 +23,9 @@ mod closed_tests;
 #[cfg(test)]
 #[path = "gbnf_tests.rs"]
 mod gbnf_tests;
+#[cfg(test)]
+#[path = "mask_tests.rs"]
+mod mask_tests;
 #[cfg(test)]
 #[path = "regex_tests.rs"]
 mod regex_tests;

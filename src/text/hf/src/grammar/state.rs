@@ -5,15 +5,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use llguidance::api::StopReason;
 use llguidance::{Matcher, TokenParser};
 
+use super::masks::LexerMasks;
 use super::vocabulary::Vocabulary;
 use crate::{Code, Failure};
+
+/// What a grammar may keep of its masks: 600 states of the lexer at 50,000 tokens, 120 at 260,000.
+const MAX_MASK_BYTES: usize = 4 << 20;
 
 /// A compiled grammar. Its states share one cache of the lexer, which is behind a lock: one step
 /// runs at a time.
 pub struct Grammar {
     vocabulary: Arc<Vocabulary>,
     /// Never advanced: what a state is built from when the shared cache has met a limit.
-    pristine: Matcher,
+    pristine: TokenParser,
     /// The state at the start with the cache that all states share.
     shared: Mutex<Matcher>,
     /// Keywords of the schema that are not enforced, each as its place.
@@ -32,11 +36,32 @@ fn lock(shared: &Mutex<Matcher>) -> std::sync::MutexGuard<'_, Matcher> {
 }
 
 impl Grammar {
-    pub fn new(vocabulary: Arc<Vocabulary>, parser: TokenParser, ignored: Vec<String>) -> Grammar {
-        let pristine = Matcher::new(Ok(parser));
-        let shared = Mutex::new(pristine.deep_clone());
+    pub fn new(
+        vocabulary: Arc<Vocabulary>,
+        pristine: TokenParser,
+        ignored: Vec<String>,
+    ) -> Grammar {
+        let shared = Mutex::new(at_start(&vocabulary, &pristine));
         Grammar { vocabulary, pristine, shared, ignored }
     }
+
+    /// The state at the start with a lexer of its own. What one lexer's masks keep says nothing of
+    /// another's states.
+    fn fresh(&self) -> Matcher {
+        at_start(&self.vocabulary, &self.pristine)
+    }
+
+    #[cfg(test)]
+    pub fn parser(&self) -> TokenParser {
+        self.pristine.deep_clone()
+    }
+}
+
+fn at_start(vocabulary: &Vocabulary, pristine: &TokenParser) -> Matcher {
+    let mut parser = pristine.deep_clone();
+    let masks = LexerMasks::new(Arc::clone(&vocabulary.tree), MAX_MASK_BYTES);
+    parser.bias_computer = Arc::new(masks);
+    Matcher::new(Ok(parser))
 }
 
 impl State {
@@ -54,8 +79,8 @@ impl State {
         if let Ok(value) = work(&mut self.matcher) {
             return Ok(value);
         }
-        *lock(&self.grammar.shared) = self.grammar.pristine.deep_clone();
-        self.matcher = self.grammar.pristine.deep_clone();
+        *lock(&self.grammar.shared) = self.grammar.fresh();
+        self.matcher = self.grammar.fresh();
         let replayed = self.matcher.consume_tokens(&self.tokens);
         replayed.and_then(|()| work(&mut self.matcher)).map_err(|e| failure_of(&self.matcher, &e))
     }

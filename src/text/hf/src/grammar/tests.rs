@@ -795,4 +795,4 @@ fn a_limit_of_one_state_is_not_the_next_ones() {
 }
 
 #[path = "measure_tests.rs"]
-mod measurements;
+pub mod measurements;

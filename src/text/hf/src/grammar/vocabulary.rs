@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use llguidance::api::ParserLimits;
-use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::ParserFactory;
 
+use super::masks::TokenTree;
 use crate::Failure;
 
 /// The byte that llguidance puts before the name of a special token. No UTF-8 text has it, so a
@@ -32,6 +32,7 @@ pub fn parser_limits() -> ParserLimits {
 /// Immutable; any thread.
 pub struct Vocabulary {
     pub factory: ParserFactory,
+    pub tree: Arc<TokenTree>,
     /// Bit i: token i has text that a grammar can spell, or it ends a generation.
     pub usable: Vec<u32>,
     pub num_tokens: usize,
@@ -69,11 +70,12 @@ impl Vocabulary {
         let info = TokRxInfo::new(words.len() as u32, ends[0]);
         let trie = TokTrie::from(&info, &words).with_eos_tokens(ends);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-        let slices = SlicedBiasComputer::json_slices();
+        let tree = Arc::new(TokenTree::new(&env)?);
+        let slices = TokenTree::slices();
         let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
             .map_err(|e| Failure::invalid(format!("vocabulary: {e}")))?;
         factory.quiet();
         *factory.limits_mut() = parser_limits();
-        Ok(Vocabulary { factory, usable, num_tokens: tokens.len() })
+        Ok(Vocabulary { factory, tree, usable, num_tokens: tokens.len() })
     }
 }
