@@ -27,9 +27,10 @@ uint32_t NumTokensOf(const PlacementSpec& spec) {
 
 // Blocks of the request's tokens beside the prompt's full blocks.
 uint32_t NumOwnBlocks(const PlacementSpec& spec, const RegisteredWorker& worker) {
-  const size_t num_full = spec.prompt->size() / worker.description.block_size;
-  const uint32_t num_own = worker.BlocksFor(NumTokensOf(spec)) - static_cast<uint32_t>(num_full);
-  return worker.description.HeldBlocks(num_own);
+  const WorkerDescription& description = worker.description;
+  const auto num_full = static_cast<uint32_t>(spec.prompt->size() / description.block_size);
+  return description.HeldBlocks(worker.BlocksFor(NumTokensOf(spec))) -
+         description.HeldBlocks(num_full);
 }
 
 // `attempt`, `num_replayed`, `exact`: of the placement.

@@ -81,7 +81,7 @@ struct WorkerDescription {
 
   // A sequence's state takes as much memory, and as long to cross, as KV of so many tokens.
   uint64_t state_tokens() const { return uint64_t{state_blocks} * block_size; }
-  // Of so many blocks of a sequence's tokens, those that it holds there at most.
+  // Blocks that a sequence holds there at most, where its tokens fill so many.
   uint32_t HeldBlocks(uint32_t num) const {
     return window_blocks > 0 ? std::min(num, window_blocks) : num;
   }

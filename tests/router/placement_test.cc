@@ -548,11 +548,14 @@ TEST(PlacementTest, AStreamWithAWindowTakesItsBlocksAlone) {
   cluster.Join(decode);
   cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
   cluster.Report("prefill-0", {"decode-0"});
-  // A prompt of 8 blocks takes 3 and one to grow into at the decode worker.
-  for (int i = 0; i < 2; ++i) cluster.Submit(cluster.Request(std::string(128, 'p')));
+  // A prompt of 8 blocks takes 3 and one to grow into at the decode worker, and so does one with a
+  // ninth block that is part full.
+  for (const size_t num_tokens : {128u, 130u}) {
+    cluster.Submit(cluster.Request(std::string(num_tokens, 'p')));
+  }
   EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 2u);
   EXPECT_EQ(cluster.PlacedBlocks("decode-0"), 2 * 4u);
-  EXPECT_EQ(cluster.PlacedBlocks("prefill-0"), 2 * 8u);
+  EXPECT_EQ(cluster.PlacedBlocks("prefill-0"), 8u + 9u);
 }
 
 TEST(PlacementTest, EachChoiceHasAStateOfItsOwn) {
