@@ -18,7 +18,7 @@ namespace baton::scheduler {
 // Where a sequence stands.
 enum class SequenceState : uint8_t {
   kWaiting = 0,     // holds no block: new, or preempted
-  kPrefilling = 1,  // holds the blocks of all its tokens; chunks of them are being computed
+  kPrefilling = 1,  // holds blocks (see Scheduler); chunks of its tokens are being computed
   kPromptDone = 2,  // computed as far as needed; it leaves by hand-off or Fork (n > 1)
   kReady = 3,       // could decode, but max_running others do
   kRunning = 4,     // decodes one token every step
@@ -97,7 +97,7 @@ struct Sequence {
 
 // The KV of a prompt that is divided among its choices.
 struct ComputedPrompt {
-  // Of the tokens, then of the state, then spare ones.
+  // Blocks of the tokens, then those of the state, then spare ones.
   std::span<const kv::BlockHandle> blocks;
   uint32_t num_released = 0;  // blocks of the tokens before those
   int64_t arrival_us = 0;

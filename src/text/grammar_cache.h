@@ -2,7 +2,8 @@
 //
 // 1. The vocabulary is built at the first compilation, by its thread: 0.2 s for 50,000 tokens.
 // 2. At most kMaxGrammars are kept, of kMaxTextBytes of text together; the one used longest ago
-//    goes first. A grammar that does not compile is not kept.
+//    goes first. A grammar that does not compile is not kept. Each one has at most 4 MiB of masks
+//    (hf/src/grammar/state.rs) beside its lexer, so all masks that are kept take at most 256 MiB.
 // 3. No lock is held while a grammar compiles. A thread that needs a grammar which another thread
 //    compiles waits for that one's result, an error too.
 #ifndef BATON_TEXT_GRAMMAR_CACHE_H_

@@ -41,7 +41,7 @@ pub struct TokenTree {
     slices: Vec<SimpleVob>,
 }
 
-/// What a state of the lexer says of the tokens.
+/// The part of a mask that a state of the lexer decides.
 struct LexerPart {
     /// Tokens that stay within a lexeme.
     allowed: SimpleVob,

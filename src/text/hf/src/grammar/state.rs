@@ -9,7 +9,8 @@ use super::masks::LexerMasks;
 use super::vocabulary::Vocabulary;
 use crate::{Code, Failure};
 
-/// What a grammar may keep of its masks: 600 states of the lexer at 50,000 tokens, 120 at 260,000.
+/// Bytes of masks that the answers of one lexer share: those of 600 states of the lexer at 50,000
+/// tokens, of 120 at 260,000.
 const MAX_MASK_BYTES: usize = 4 << 20;
 
 /// A compiled grammar. Its states share one cache of the lexer, which is behind a lock: one step
