@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "src/base/atomic_min.h"
+#include "src/base/check.h"
 #include "src/base/checked_math.h"
 
 namespace baton::kernels {
@@ -29,24 +32,24 @@ struct DigitPlace {
 
 constexpr uint32_t kByteOfPair[2] = {0, 2};
 
-DigitPlace NibblePlace(uint32_t row, uint32_t k) {
+constexpr DigitPlace NibblePlace(uint32_t row, uint32_t k) {
   const uint32_t in_chunk = k % 8;
   const uint32_t byte = kByteOfPair[in_chunk % 2] + in_chunk / 4;
   return {k / 8 * (kPanelRows * 4) + row * 4 + byte, (in_chunk / 2 % 2) * 4};
 }
 
-DigitPlace TwoBitPlace(uint32_t row, uint32_t k) {
+constexpr DigitPlace TwoBitPlace(uint32_t row, uint32_t k) {
   const uint32_t pair = k % 16 / 2;
   return {k / 16 * (kPanelRows * 4) + row * 4 + k % 2 * 2 + pair / 4, pair % 4 * 2};
 }
 
-DigitPlace BytePlace(uint32_t row, uint32_t k) {
+constexpr DigitPlace BytePlace(uint32_t row, uint32_t k) {
   const uint32_t in_chunk = k % 4;
   return {k / 4 * (kPanelRows * 4) + row * 4 + kByteOfPair[in_chunk % 2] + in_chunk / 2, 0};
 }
 
 // The offset that is added to a digit so that it is stored without a sign.
-int OffsetOf(PackedDigits digits) {
+constexpr int OffsetOf(PackedDigits digits) {
   switch (digits) {
     case PackedDigits::kNibblesOff8:
       return 8;
@@ -60,7 +63,7 @@ int OffsetOf(PackedDigits digits) {
 }
 
 // Where the bits above the nibble of element k lie: which byte after the nibbles, and their shift.
-DigitPlace UpperPlace(PackedDigits digits, uint32_t row, uint32_t k) {
+constexpr DigitPlace UpperPlace(PackedDigits digits, uint32_t row, uint32_t k) {
   const uint32_t chunk = k / 8;
   const uint32_t in_chunk = k % 8;
   const uint32_t byte = kByteOfPair[in_chunk % 2] + in_chunk / 4;
@@ -96,7 +99,7 @@ constexpr CodeOfValue kFp4Codes = CodesOf(kFp4Values);
 constexpr CodeOfValue kIq4Codes = CodesOf(kIq4Values);
 
 // A digit as it is stored, without a sign.
-uint32_t CodeOf(PackedDigits digits, int8_t q) {
+constexpr uint32_t CodeOf(PackedDigits digits, int8_t q) {
   switch (digits) {
     case PackedDigits::kFp4:
       return kFp4Codes[static_cast<size_t>(q + 128)];
@@ -119,36 +122,75 @@ int8_t DigitOf(PackedDigits digits, uint32_t code) {
 }
 
 // kThree: where bit `bit` of the digit of element k lies: byte offset, and shift.
-DigitPlace ThreeBitPlace(uint32_t row, uint32_t k, uint32_t bit) {
+constexpr DigitPlace ThreeBitPlace(uint32_t row, uint32_t k, uint32_t bit) {
   const uint32_t pair = k / 2;
   const uint32_t word = pair < 15 ? pair / 5 : bit;
   const uint32_t at = pair < 15 ? 3 * (pair % 5) + bit : 15;
   return {word * (kPanelRows * 4) + row * 4 + k % 2 * 2 + at / 8, at % 8};
 }
 
-// The panel's rows are zero before, and each is put once.
-void PutDigits(PackedDigits digits, const WeightBlock& block, uint32_t row, std::byte* out) {
-  const uint32_t upper = UpperMask(digits);
+// Stores the digits of one row of a block. Compiled once for each form, where the places of all
+// digits are constants, and in words, since loading a model is mostly this.
+template <PackedDigits kDigits>
+void PutDigits(const WeightBlock& block, uint32_t row, std::byte* out) {
+  static_assert(std::endian::native == std::endian::little);
+  constexpr size_t kWordStride = kPanelRows * sizeof(uint32_t);
+  constexpr uint32_t kUpper = UpperMask(kDigits);
+  uint32_t words[DigitBytes(kDigits) / kWordStride] = {};
+  // `place` is that of row 0.
+  const auto put = [&words](DigitPlace place, uint32_t bits) __attribute__((always_inline)) {
+    words[place.byte / kWordStride] |= bits << (place.byte % kWordStride * 8 + place.shift);
+  };
+#pragma GCC unroll 32
   for (uint32_t k = 0; k < kQuantBlock; ++k) {
-    if (digits == PackedDigits::kBytes) {
-      out[BytePlace(row, k).byte] = static_cast<std::byte>(block.q[k]);
-      continue;
-    }
-    if (digits == PackedDigits::kThree) {
+    if constexpr (kDigits == PackedDigits::kBytes) {
+      put(BytePlace(0, k), static_cast<uint8_t>(block.q[k]));
+    } else if constexpr (kDigits == PackedDigits::kThree) {
       for (uint32_t bit = 0; bit < 3; ++bit) {
-        const DigitPlace place = ThreeBitPlace(row, k, bit);
-        out[place.byte] |= static_cast<std::byte>((block.q[k] >> bit & 1) << place.shift);
+        put(ThreeBitPlace(0, k, bit), static_cast<uint32_t>(block.q[k] >> bit & 1));
       }
-      continue;
+    } else {
+      const uint32_t digit = CodeOf(kDigits, block.q[k]);
+      put(kDigits == PackedDigits::kTwo ? TwoBitPlace(0, k) : NibblePlace(0, k), digit & 15);
+      if constexpr (kUpper != 0) {
+        DigitPlace above = UpperPlace(kDigits, 0, k);
+        above.byte += kNibbleBytes;
+        put(above, digit >> 4 & kUpper);
+      }
     }
-    const uint32_t digit = CodeOf(digits, block.q[k]);
-    const DigitPlace place =
-        digits == PackedDigits::kTwo ? TwoBitPlace(row, k) : NibblePlace(row, k);
-    out[place.byte] |= static_cast<std::byte>((digit & 15) << place.shift);
-    if (upper == 0) continue;
-    const DigitPlace above = UpperPlace(digits, row, k);
-    out[kNibbleBytes + above.byte] |= static_cast<std::byte>((digit >> 4 & upper) << above.shift);
   }
+  for (size_t w = 0; w < std::size(words); ++w) {
+    std::memcpy(out + w * kWordStride + row * sizeof(uint32_t), &words[w], sizeof(uint32_t));
+  }
+}
+
+using PutDigitsFn = void (*)(const WeightBlock& block, uint32_t row, std::byte* out);
+PutDigitsFn PutDigitsOf(PackedDigits digits) {
+  switch (digits) {
+    case PackedDigits::kNibbles:
+      return PutDigits<PackedDigits::kNibbles>;
+    case PackedDigits::kNibblesOff8:
+      return PutDigits<PackedDigits::kNibblesOff8>;
+    case PackedDigits::kBytes:
+      return PutDigits<PackedDigits::kBytes>;
+    case PackedDigits::kFive:
+      return PutDigits<PackedDigits::kFive>;
+    case PackedDigits::kFiveOff16:
+      return PutDigits<PackedDigits::kFiveOff16>;
+    case PackedDigits::kSixOff32:
+      return PutDigits<PackedDigits::kSixOff32>;
+    case PackedDigits::kFp4:
+      return PutDigits<PackedDigits::kFp4>;
+    case PackedDigits::kIq4:
+      return PutDigits<PackedDigits::kIq4>;
+    case PackedDigits::kThree:
+      return PutDigits<PackedDigits::kThree>;
+    case PackedDigits::kTwo:
+      return PutDigits<PackedDigits::kTwo>;
+    case PackedDigits::kNone:
+      break;
+  }
+  BATON_CHECK(false, "a float type has no digits");
 }
 
 void GetDigits(PackedDigits digits, const std::byte* in, uint32_t row, WeightBlock* block) {
@@ -214,15 +256,15 @@ void EachScale(PackedScales scales, uint32_t row, WeightBlock* block, const Copy
 }
 
 // Packs one block of one row. False when its scales are not finite.
-bool PackBlock(const WeightTraits& traits, WeightBlock block, uint32_t row, uint32_t block_idx,
-               std::byte* panel) {
+bool PackBlock(const WeightTraits& traits, PutDigitsFn put_digits, WeightBlock block, uint32_t row,
+               uint32_t block_idx, std::byte* panel) {
   std::byte* super = panel + SuperOffset(traits.digits, traits.scales, block_idx);
   std::byte* out = panel + BlockOffset(traits.digits, traits.scales, block_idx);
   EachScale(traits.scales, row, &block,
             [&](bool in_super, size_t at, const void* field, size_t bytes) {
               std::memcpy((in_super ? super : out) + at, field, bytes);
             });
-  PutDigits(traits.digits, block, row, out + BlockScaleBytes(traits.scales));
+  put_digits(block, row, out + BlockScaleBytes(traits.scales));
   return HasFiniteScales(traits.scales, block);
 }
 
@@ -231,13 +273,14 @@ bool PackBlock(const WeightTraits& traits, WeightBlock block, uint32_t row, uint
 uint32_t PackQuantizedPanel(const WeightTraits& traits, std::span<const std::byte* const> rows,
                             uint32_t k, std::byte* out) {
   const uint32_t blocks_of_raw = traits.block_elements / kQuantBlock;
+  const PutDigitsFn put_digits = PutDigitsOf(traits.digits);
   uint32_t bad_row = kPanelRows;
   for (uint32_t r = 0; r < kPanelRows && rows[r] != nullptr; ++r) {
     for (uint32_t b = 0; b < k / kQuantBlock; ++b) {
       WeightBlock block = {};
       traits.unpack(rows[r] + size_t{b / blocks_of_raw} * traits.block_bytes, b % blocks_of_raw,
                     &block);
-      if (!PackBlock(traits, block, r, b, out)) bad_row = std::min(bad_row, r);
+      if (!PackBlock(traits, put_digits, block, r, b, out)) bad_row = std::min(bad_row, r);
     }
   }
   return bad_row;
