@@ -349,7 +349,14 @@ class FolderReader {
         spec_.named_templates.push_back({name, source});
       }
     }
-    if (!files_.chat_template_jinja.empty()) spec_.chat_template = files_.chat_template_jinja;
+    // As in transformers, templates in files of their own stand for all of that list.
+    if (!files_.chat_template_jinja.empty()) {
+      spec_.chat_template = files_.chat_template_jinja;
+      spec_.named_templates.clear();
+    }
+    if (!files_.tool_use_jinja.empty()) {
+      spec_.named_templates = {{"tool_use", files_.tool_use_jinja}};
+    }
     return OkStatus();
   }
 
@@ -396,6 +403,8 @@ StatusOr<TokenizerSpec> LoadFolderTokenizer(const std::string& path, size_t voca
   BATON_RETURN_IF_ERROR(read("config.json", kMaxConfigJsonBytes, &files.config_json));
   BATON_RETURN_IF_ERROR(
       read("chat_template.jinja", kMaxConfigJsonBytes, &files.chat_template_jinja));
+  BATON_RETURN_IF_ERROR(read("additional_chat_templates/tool_use.jinja", kMaxConfigJsonBytes,
+                             &files.tool_use_jinja));
   return TokenizerSpecFromFolder(files, vocab_size);
 }
 
