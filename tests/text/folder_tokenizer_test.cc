@@ -256,6 +256,26 @@ TEST(FolderTokenizerTest, NormalizedTokensAreFoundBehindTheNormalizer) {
               HasSubstr("some normalized and some"));
 }
 
+// Characters that are no token would vanish from a text.
+TEST(FolderTokenizerTest, SentencePieceWithoutItsBytesIsRefused) {
+  const Json good = Golden()["gemma"]["tokenizer_json"];
+  const auto refusal = [&good](const Json& tokenizer) {
+    FolderTokenizerFiles files;
+    files.tokenizer_json = tokenizer.dump();
+    const auto spec = TokenizerSpecFromFolder(files, NumTokens(good));
+    return spec.ok() ? "accepted" : std::string(spec.status().message());
+  };
+  EXPECT_EQ(refusal(good), "accepted");
+  Json tokenizer = good;
+  tokenizer["model"]["byte_fallback"] = false;
+  EXPECT_THAT(refusal(tokenizer), HasSubstr("needs byte_fallback"));
+  tokenizer = good;
+  Json& vocab = tokenizer["model"]["vocab"];
+  vocab["<no byte>"] = vocab["<0x41>"];
+  vocab.erase("<0x41>");
+  EXPECT_THAT(refusal(tokenizer), HasSubstr("of which 255 are used"));
+}
+
 // A bad folder: what is wrong with it, and what its error must name.
 struct BadFolder {
   const char* name;
