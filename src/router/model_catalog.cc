@@ -38,8 +38,7 @@ StatusOr<ModelCatalog::TextParts> ModelCatalog::Build(const Pending& pending,
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
   TextParts parts;
   if (!spec.chat_template.empty()) {
-    StatusOr<ChatTemplate> chat_template =
-        ChatTemplate::CreateFor(spec.chat_template, *tokenizer);
+    StatusOr<ChatTemplate> chat_template = ChatTemplate::CreateFor(spec.chat_template, *tokenizer);
     if (chat_template.ok()) {
       parts.chat_template = std::make_shared<const ChatTemplate>(*std::move(chat_template));
     } else {

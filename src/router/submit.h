@@ -45,8 +45,8 @@ struct ModelInfo {
   std::string embedding_refusal;  // how it pools, where that gives none; else ""
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate>
-      chat_template;                             // null: the model file has no usable one
-  bool has_broken_template = false;              // it has one that is no template
+      chat_template;                 // null: the model file has no usable one
+  bool has_broken_template = false;  // it has one that is no template
   // The model's template "tool_use", which writes requests with tools; null: chat_template does.
   std::shared_ptr<const text::ChatTemplate> tool_template;
   std::shared_ptr<text::GrammarCache> grammars;  // of the tokenizer; any thread

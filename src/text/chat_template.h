@@ -18,7 +18,6 @@
 namespace baton::text {
 
 class Tokenizer;
-struct TokenizerSpec;
 
 inline constexpr size_t kMaxChatMessages = 100'000;
 

@@ -412,8 +412,8 @@ StatusOr<TokenizerSpec> LoadFolderTokenizer(const std::string& path, size_t voca
   BATON_RETURN_IF_ERROR(read("config.json", kMaxConfigJsonBytes, &files.config_json));
   BATON_RETURN_IF_ERROR(
       read("chat_template.jinja", kMaxConfigJsonBytes, &files.chat_template_jinja));
-  BATON_RETURN_IF_ERROR(read("additional_chat_templates/tool_use.jinja", kMaxConfigJsonBytes,
-                             &files.tool_use_jinja));
+  BATON_RETURN_IF_ERROR(
+      read("additional_chat_templates/tool_use.jinja", kMaxConfigJsonBytes, &files.tool_use_jinja));
   return TokenizerSpecFromFolder(files, vocab_size);
 }
 
