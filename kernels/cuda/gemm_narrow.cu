@@ -11,7 +11,8 @@
 //
 // Weights are the A operand, x is B, as in gemm_shapes.h; the bits are those of mma.sync where
 // wgmma has them, which is asked of a device before this kernel is chosen (wgmma_check.h).
-// Combining: gemm_spread.h.
+// Combining: gemm_spread.h. GatedNarrow: the same, and gates in the same launch (gemm_gates.h).
+#include "kernels/cuda/gemm_gates.h"
 #include "kernels/cuda/gemm_spread.h"
 
 namespace baton::kernels::cuda {
@@ -21,6 +22,10 @@ namespace {
 constexpr uint32_t kNarrowThreads = kRowsThreads + simt::kWarpSize;
 static_assert(kRowsThreads == simt::kWarpgroupSize && kGemmRowTile == 64);
 static_assert(kGemmStageK == simt::kTileColumns);
+// Rows of x for which there is a kernel.
+constexpr uint32_t kFewest = 8;
+constexpr uint32_t kFew = 32;
+static_assert(kFew == kMaxJoinedRows);
 
 // The ring: [slot][row]. Tiles are aligned because their sizes are multiples of 1024 bytes.
 template <uint32_t kGroup>
@@ -36,10 +41,11 @@ struct NarrowShared {
 };
 
 // A launch: the call, and its operands as tensor copies see them.
+template <typename Tail>
 struct NarrowLaunch {
   simt::TensorMap x;
-  simt::TensorMap w;
-  GemmLaunch gemm;
+  simt::TensorMap w;  // in runs of rows
+  TailLaunch<Tail> call;
 };
 
 // The stages of K of this cta's segment.
@@ -56,14 +62,18 @@ BATON_DEVICE StageRange StagesOfCta(const GemmLaunch& launch) {
 }
 
 // One thread: fills the slots, the first ones with weights alone until x is there.
-template <uint32_t kGroup>
-BATON_DEVICE void CopyStages(const NarrowLaunch& launch, StageRange range,
+template <uint32_t kGroup, typename Tail>
+BATON_DEVICE void CopyStages(const NarrowLaunch<Tail>& launch, StageRange range,
                              NarrowShared<kGroup>& memory) {
   using Shared = NarrowShared<kGroup>;
-  const uint32_t row = simt::block().x * kGemmRowTile;
   const auto copy_w = [&](uint32_t stage, uint32_t slot) {
     simt::mbar_arrive_expect(&memory.full[slot], Shared::kStageBytes);
-    simt::tensor_copy(memory.w[slot], launch.w, {stage * kGemmStageK, row}, &memory.full[slot]);
+    BATON_UNROLL
+    for (uint32_t run = 0; run < Tail::kRuns; ++run) {
+      const uint32_t row = RunRow<Tail::kRuns>(launch.call.product.params, run);
+      simt::tensor_copy(memory.w[slot] + run * (kGemmRowTile / Tail::kRuns), launch.w,
+                        {stage * kGemmStageK, row}, &memory.full[slot]);
+    }
   };
   const auto copy_x = [&](uint32_t stage, uint32_t slot) {
     simt::tensor_copy(memory.x[slot], launch.x, {stage * kGemmStageK, 0}, &memory.full[slot]);
@@ -107,8 +117,8 @@ BATON_DEVICE void MultiplyStages(uint32_t count, NarrowShared<kGroup>& memory,
   simt::wgmma_finish(sums);
 }
 
-template <uint32_t kGroup>
-BATON_DEVICE void MultiplyNarrow(const NarrowLaunch& launch) {
+template <uint32_t kGroup, typename Tail>
+BATON_DEVICE void MultiplyNarrow(const NarrowLaunch<Tail>& launch) {
   using Shared = NarrowShared<kGroup>;
   auto& memory = simt::shared<Shared>();
   const bool multiplies = simt::thread() < kRowsThreads;
@@ -120,7 +130,7 @@ BATON_DEVICE void MultiplyNarrow(const NarrowLaunch& launch) {
     simt::mbar_fence_init();
   }
   simt::sync_block();
-  const StageRange range = StagesOfCta(launch.gemm);
+  const StageRange range = StagesOfCta(launch.call.product);
   RowsSums<kGroup> sums;
   Clear(sums);
   if (multiplies) {
@@ -135,41 +145,44 @@ BATON_DEVICE void MultiplyNarrow(const NarrowLaunch& launch) {
   RowsSums<kGroup> totals;
   BATON_UNROLL
   for (uint32_t j = 0; j < kGroup / 8; ++j) totals[j] = sums[j];
-  if (launch.gemm.split.num_segments > 1) {
-    if (!CombineSegments<kGroup>(launch.gemm, memory.is_last, totals)) return;
-  } else {
-    // The addition of the only segment to +0.
-    BATON_UNROLL
-    for (uint32_t j = 0; j < kGroup / 8; ++j) {
-      BATON_UNROLL
-      for (float& value : totals[j].values) value += 0.0f;
-    }
-  }
-  if (!multiplies) return;
-  RowsShape<kGroup>::Store(launch.gemm.params, {0, simt::block().x * kGemmRowTile}, totals);
+  FinishTile<kGroup>(launch.call.product, launch.call.tail, {&memory.is_last, &memory.w[0][0][0]},
+                     totals);
 }
 
-BATON_KERNEL(kNarrowThreads) GemmNarrow8Kernel(BATON_MAP_PARAM NarrowLaunch launch) {
+using PlainLaunch = NarrowLaunch<StoreTail>;
+using NarrowGates = NarrowLaunch<GateTail>;
+
+BATON_KERNEL(kNarrowThreads) GemmNarrow8Kernel(BATON_MAP_PARAM PlainLaunch launch) {
   MultiplyNarrow<8>(launch);
 }
-BATON_KERNEL(kNarrowThreads) GemmNarrow32Kernel(BATON_MAP_PARAM NarrowLaunch launch) {
+BATON_KERNEL(kNarrowThreads) GemmNarrow32Kernel(BATON_MAP_PARAM PlainLaunch launch) {
   MultiplyNarrow<32>(launch);
 }
-BATON_KERNEL(kNarrowThreads) GemmNarrow64Kernel(BATON_MAP_PARAM NarrowLaunch launch) {
+BATON_KERNEL(kNarrowThreads) GemmNarrow64Kernel(BATON_MAP_PARAM PlainLaunch launch) {
   MultiplyNarrow<64>(launch);
 }
+BATON_KERNEL(kNarrowThreads) GatedNarrow8Kernel(BATON_MAP_PARAM NarrowGates launch) {
+  MultiplyNarrow<8>(launch);
+}
+BATON_KERNEL(kNarrowThreads) GatedNarrow32Kernel(BATON_MAP_PARAM NarrowGates launch) {
+  MultiplyNarrow<32>(launch);
+}
 
-template <uint32_t kGroup>
-absl::Status Launch(const GemmLaunch& gemm, void (*kernel)(NarrowLaunch), void* stream) {
-  const GemmParams& params = gemm.params;
-  NarrowLaunch launch;
-  launch.gemm = gemm;
+template <uint32_t kGroup, typename Tail>
+absl::Status Launch(const char* name, const TailLaunch<Tail>& call,
+                    void (*kernel)(NarrowLaunch<Tail>), void* stream) {
+  if (!simt::has_wgmma()) {
+    return absl::FailedPreconditionError(std::string(name) + ": the device has no wgmma");
+  }
+  const GemmParams& params = call.product.params;
+  NarrowLaunch<Tail> launch;
+  launch.call = call;
   const simt::TensorShape x = {params.x, params.m, params.k, kGroup};
-  const simt::TensorShape w = {params.w, params.n, params.k, kGemmRowTile};
+  const simt::TensorShape w = {params.w, params.n, params.k, kGemmRowTile / Tail::kRuns};
   if (absl::Status status = simt::make_tensor_map(x, &launch.x); !status.ok()) return status;
   if (absl::Status status = simt::make_tensor_map(w, &launch.w); !status.ok()) return status;
   simt::LaunchConfig config =
-      RowsConfig<kGroup>("GemmNarrow", gemm, sizeof(NarrowShared<kGroup>), stream);
+      RowsConfig<kGroup>(name, call.product, sizeof(NarrowShared<kGroup>), stream);
   config.num_threads = kNarrowThreads;
   return simt::launch(config, kernel, launch);
 }
@@ -180,16 +193,23 @@ const KernelInfo kGemmNarrowInfos[3] = {
     {"GemmNarrow8Kernel", kNarrowThreads, sizeof(NarrowShared<8>)},
     {"GemmNarrow32Kernel", kNarrowThreads, sizeof(NarrowShared<32>)},
     {"GemmNarrow64Kernel", kNarrowThreads, sizeof(NarrowShared<64>)}};
+const KernelInfo kGatedNarrowInfos[2] = {
+    {"GatedNarrow8Kernel", kNarrowThreads, sizeof(NarrowShared<8>)},
+    {"GatedNarrow32Kernel", kNarrowThreads, sizeof(NarrowShared<32>)}};
 
 absl::Status LaunchGemmNarrow(const GemmLaunch& launch, void* stream) {
-  if (!simt::has_wgmma()) {
-    return absl::FailedPreconditionError("GemmBf16: the device has no wgmma");
-  }
-  constexpr uint32_t kFewest = 8;
-  constexpr uint32_t kFew = 32;
-  if (launch.params.m <= kFewest) return Launch<kFewest>(launch, GemmNarrow8Kernel, stream);
-  if (launch.params.m <= kFew) return Launch<kFew>(launch, GemmNarrow32Kernel, stream);
-  return Launch<kGemmMaxSpreadRows>(launch, GemmNarrow64Kernel, stream);
+  const char* const name = "GemmNarrow";
+  const TailLaunch<StoreTail> call = {launch, {}};
+  if (launch.params.m <= kFewest) return Launch<kFewest>(name, call, GemmNarrow8Kernel, stream);
+  if (launch.params.m <= kFew) return Launch<kFew>(name, call, GemmNarrow32Kernel, stream);
+  return Launch<kGemmMaxSpreadRows>(name, call, GemmNarrow64Kernel, stream);
+}
+
+absl::Status LaunchGatedNarrow(const GatedLaunch& launch, void* stream) {
+  const char* const name = "GatedNarrow";
+  return launch.product.params.m <= kFewest
+             ? Launch<kFewest>(name, launch, GatedNarrow8Kernel, stream)
+             : Launch<kFew>(name, launch, GatedNarrow32Kernel, stream);
 }
 
 }  // namespace BATON_BODY

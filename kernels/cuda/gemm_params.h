@@ -25,6 +25,9 @@ enum class GemmPath : uint8_t {
   kWgmma256
 };
 inline constexpr uint32_t kHopperSms = 132;
+// Rows up to which a product ends with the work of the kernel after it (gemm_gated). They are the
+// rows for which weights are read once, and more than a decode step has where launches count.
+inline constexpr uint32_t kMaxJoinedRows = 32;
 
 // y = x w^T + bias: fp32 sums over the segments of gemm_segments.h by the tensor cores' arithmetic,
 // the bias added in fp32, then one rounding if y is bf16. Bits are promised except which NaN a NaN

@@ -208,11 +208,13 @@ Accelerator* DeviceModel::DeviceOfRank(uint32_t rank) const {
 
 bool DeviceModel::is_deterministic() const { return ranks_[0]->fast() == nullptr; }
 std::string_view DeviceModel::arithmetic_name() const { return options_.device->arithmetic(); }
-uint32_t DeviceModel::KernelsAStep(const ModelConfig& config) {
+uint32_t DeviceModel::KernelsAStep(const ModelConfig& config, StepKernels kernels) {
   // A layer: two norms, four products, rope, attention, gate; with experts also the router's
   // product, the choice, the sort and the sum. Around them: two gathers, the last norm, the output
   // layer.
-  const uint32_t of_layer = config.num_experts == 0 ? 9 : 13;
+  const bool has_experts = config.num_experts > 0;
+  uint32_t of_layer = has_experts ? 13 : 9;
+  if (kernels == StepKernels::kJoined && !has_experts) --of_layer;  // the gate
   return of_layer * config.num_layers + 4;
 }
 size_t DeviceModel::weight_bytes() const {

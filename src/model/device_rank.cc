@@ -45,6 +45,20 @@ uint32_t TileRows(const ModelConfig& config, uint32_t num_pairs) {
   return is_few ? cuda::kExpertFewRows : cuda::kExpertManyRows;
 }
 
+cuda::GateKind GateKindOf(const ModelConfig& config) {
+  switch (config.traits->activation) {
+    case GateActivation::kSilu:
+      return cuda::GateKind::kSilu;
+    case GateActivation::kGeluTanh:
+      return cuda::GateKind::kGelu;
+    case GateActivation::kClampedSwiglu:
+    case GateActivation::kReluSquared:
+      break;  // refused by DeviceModel::Load
+  }
+  BATON_CHECK(false, "activation {} has no kernel", static_cast<int>(config.traits->activation));
+  return {};
+}
+
 // Rows up to which packed weights are read again for each 64. On an H100 (kernels/NOTES.md, q4_0)
 // 128 rows take 2 x 97 us packed (gate_up) and 2 x 56 (down) [calc]; unpacked 107 + 91 and 54 + 68
 // (the products as in benchmarks/results/gpu_check_tools.json, wgmma128). A wrong number costs
@@ -173,8 +187,9 @@ Status DeviceRank::Normalise(const DeviceBranch& branch, const DeviceBuffer& wei
       options_.device->stream());
 }
 
-Status DeviceRank::MatMul(const DeviceMatrix& weight, const DeviceProduct& product) {
-  DeviceWorkspace& ws = *workspace_;
+cuda::GemmParams DeviceRank::ParamsOf(const DeviceMatrix& weight,
+                                      const DeviceProduct& product) const {
+  const DeviceWorkspace& ws = *workspace_;
   cuda::GemmParams params{
       .x = product.x.as<Bf16>(),
       .w = weight.data.as<Bf16>(),
@@ -192,7 +207,16 @@ Status DeviceRank::MatMul(const DeviceMatrix& weight, const DeviceProduct& produ
   } else {
     params.y_bf16 = product.y.as<Bf16>();
   }
+  return params;
+}
+
+Status DeviceRank::MatMul(const DeviceMatrix& weight, const DeviceProduct& product) {
+  const cuda::GemmParams params = ParamsOf(weight, product);
   return weight.is_packed() ? MatMulPacked(weight, params) : MatMulDense(params);
+}
+
+bool DeviceRank::Joins(const DeviceMatrix& weight) const {
+  return !weight.is_packed() && workspace_->batch->num_rows() <= cuda::kMaxJoinedRows;
 }
 
 Status DeviceRank::MatMulDense(const cuda::GemmParams& params) {
@@ -322,12 +346,7 @@ Status DeviceRank::FeedForward(uint32_t layer) {
   const DeviceLayer& weights = weights_->layers[layer];
   BATON_RETURN_IF_ERROR(Normalise({ws.added, &weights.post_attn_norm}, weights.ffn_norm));
   if (options_.config.traits->experts) return MixExperts(layer);
-  BATON_RETURN_IF_ERROR(MatMul(weights.gate_up, {.x = ws.normed,
-                                                 .y = ws.gate_up,
-                                                 .rows = ws.batch->num_rows(),
-                                                 .n = 2 * options_.config.ffn_size,
-                                                 .k = options_.config.hidden_size}));
-  BATON_RETURN_IF_ERROR(Gate(ws.batch->num_rows()));
+  BATON_RETURN_IF_ERROR(GateUp(weights.gate_up));
   return MatMulOfBranch(weights.down, ws.gated, options_.config.ffn_size, PartialSum::kFeedForward);
 }
 
@@ -409,24 +428,31 @@ Status DeviceRank::MultiplyExperts(const DeviceMatrix& weight, const DeviceProdu
   return Kernels().grouped_gemm(params, stream);
 }
 
+Status DeviceRank::GateUp(const DeviceMatrix& weight) {
+  DeviceWorkspace& ws = *workspace_;
+  const bool joins = Joins(weight);
+  const DeviceProduct product{.x = ws.normed,
+                              .y = joins ? ws.gated : ws.gate_up,
+                              .rows = ws.batch->num_rows(),
+                              .n = 2 * options_.config.ffn_size,
+                              .k = options_.config.hidden_size};
+  if (joins) {
+    return Kernels().gemm_gated({ParamsOf(weight, product), GateKindOf(options_.config)},
+                                options_.device->stream());
+  }
+  BATON_RETURN_IF_ERROR(MatMul(weight, product));
+  return Gate(ws.batch->num_rows());
+}
+
 Status DeviceRank::Gate(uint32_t rows) {
   DeviceWorkspace& ws = *workspace_;
   const cuda::GateMulParams params{.gate_up = ws.gate_up.as<Bf16>(),
                                    .out = ws.gated.as<Bf16>(),
                                    .num_rows = rows,
                                    .dim = options_.config.ffn_size};
-  switch (options_.config.traits->activation) {
-    case GateActivation::kSilu:
-      return Kernels().silu_mul(params, options_.device->stream());
-    case GateActivation::kGeluTanh:
-      return Kernels().gelu_mul(params, options_.device->stream());
-    case GateActivation::kClampedSwiglu:
-    case GateActivation::kReluSquared:
-      break;  // refused by DeviceModel::Load
-  }
-  BATON_CHECK(false, "activation {} has no kernel",
-              static_cast<int>(options_.config.traits->activation));
-  return OkStatus();
+  const bool is_silu = GateKindOf(options_.config) == cuda::GateKind::kSilu;
+  return is_silu ? Kernels().silu_mul(params, options_.device->stream())
+                 : Kernels().gelu_mul(params, options_.device->stream());
 }
 
 Status DeviceRank::ComputeLogits() {

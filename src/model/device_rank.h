@@ -115,8 +115,14 @@ class DeviceRank {
   // Where `slot_rows` is null, the slots are the rows of x.
   Status MultiplyExperts(const DeviceMatrix& weight, const struct DeviceProduct& product,
                          const uint32_t* slot_rows);
-  // gated = activation(gate) * up.
+  // gated = activation(gate) * up, of the products of normed and gate_up.
+  Status GateUp(const DeviceMatrix& weight);
+  // gated = activation(gate) * up, of what lies in gate_up.
   Status Gate(uint32_t rows);
+  // Whether the products of this matrix end with the work of the kernel after them.
+  bool Joins(const DeviceMatrix& weight) const;
+  kernels::cuda::GemmParams ParamsOf(const DeviceMatrix& weight,
+                                     const struct DeviceProduct& product) const;
   Status MatMul(const DeviceMatrix& weight, const struct DeviceProduct& product);
   Status MatMulPacked(const DeviceMatrix& weight, const kernels::cuda::GemmParams& params);
   // By cuBLASLt where it takes the product, by our own kernels elsewhere.

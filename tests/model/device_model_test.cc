@@ -70,7 +70,7 @@ class DeviceModelLaunchTest : public ::testing::TestWithParam<const char*> {};
 
 // The first estimates of a step's time count on this number.
 TEST_P(DeviceModelLaunchTest, AStepIsTheStatedNumberOfKernels) {
-  OnDevice on(Tiny(GetParam()));
+  WeightsOnDevice on(Tiny(GetParam()), /*keeps_packed=*/false);
   ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
   const ModelConfig& config = on.fixture.model().config();
   const std::vector<TokenId> tokens = RandomTokens(63, 1);  // more rows unpack matrices
@@ -80,9 +80,10 @@ TEST_P(DeviceModelLaunchTest, AStepIsTheStatedNumberOfKernels) {
     EXPECT_TRUE(on.fixture.Run(chunks).ok());
     return simt::TotalRunStats().num_launches - before;
   };
-  const uint32_t kernels = DeviceModel::KernelsAStep(config);
+  const uint32_t kernels = DeviceModel::KernelsAStep(config, StepKernels::kApart);
+  const uint32_t joined = DeviceModel::KernelsAStep(config, StepKernels::kJoined);
   EXPECT_EQ(launches({{0, 0, all}}), kernels) << "a prompt";
-  EXPECT_EQ(launches({{0, 63, all.first(1)}}), kernels) << "a decode row";
+  EXPECT_EQ(launches({{0, 63, all.first(1)}}), joined) << "a decode row";
   EXPECT_EQ(launches({{0, 64, all.first(1)}, {1, 0, all}}), kernels + config.num_layers);
 }
 
@@ -488,6 +489,11 @@ const cuda::KernelTable& KernelsOfOneSm() {
       call.num_sms = 1;
       call.allows_wgmma = call.allows_wgmma && multiplies_by_wgmma;
       return cuda::runner::Kernels().gemm_bf16(call, stream);
+    };
+    kernels.gemm_gated = [](const cuda::GatedGemmParams& params, void* stream) {
+      cuda::GatedGemmParams call = params;
+      call.product.allows_wgmma = call.product.allows_wgmma && multiplies_by_wgmma;
+      return cuda::runner::Kernels().gemm_gated(call, stream);
     };
     return kernels;
   }();

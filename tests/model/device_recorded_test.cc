@@ -85,6 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RecordedStepTest,
                          ::testing::Values(std::pair("head64_llama", KvDtype::kBf16),
                                            std::pair("head64_llama", KvDtype::kFp8),
                                            std::pair("head64_gemma3", KvDtype::kBf16),
+                                           std::pair("head64_qwen2", KvDtype::kBf16),
                                            std::pair("head64_qwen3moe", KvDtype::kBf16)),
                          [](const auto& info) {
                            return std::string(info.param.first) + "_" +
@@ -218,7 +219,7 @@ TEST(DeviceModelRecordedTest, WithoutMemoryForGraphsStepsAreLaunchedKernelByKern
 // A step is one of the recorded kind only if all its rows decode, nobody hears of its layers and
 // its KV lies where it did: the kernel that chooses tokens is in every recorded step.
 TEST(DeviceModelRecordedTest, OthersAreLaunchedKernelByKernel) {
-  OnDevice on(Tiny("head64_llama"));
+  WeightsOnDevice on(Tiny("head64_llama"), /*keeps_packed=*/false);
   ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
   ASSERT_TRUE(on.fixture.model().Prepare(on.fixture.view()).ok());
   const std::vector<TokenId> tokens = RandomTokens(20, 1);
@@ -232,7 +233,8 @@ TEST(DeviceModelRecordedTest, OthersAreLaunchedKernelByKernel) {
     EXPECT_TRUE(on.fixture.Run(chunks, false, with).ok());
     return simt::TotalRunStats().num_launches - before;
   };
-  const uint32_t kernels = DeviceModel::KernelsAStep(on.fixture.model().config());
+  const uint32_t kernels =
+      DeviceModel::KernelsAStep(on.fixture.model().config(), StepKernels::kJoined);
   EXPECT_EQ(launches({{0, 0, all}}, nullptr), kernels);
   EXPECT_EQ(launches({{0, 20, all.first(1)}}, nullptr), kernels + 1) << "a recorded step";
   EXPECT_EQ(launches({{0, 21, all.first(1)}}, &hook), kernels);
@@ -260,8 +262,8 @@ TEST(DeviceModelRecordedTest, ADecodeStepIsAsManyLaunchesALayerAtEveryBatch) {
   };
   constexpr uint32_t kAround = 5;  // two gathers, last norm, output layer, choice of tokens
   constexpr uint32_t kMaxRows = 16;
-  for (const Row& row : {Row{"head64_llama", 9}, Row{"head64_qwen3moe", 13}}) {
-    OnDevice on(Tiny(row.model));
+  for (const Row& row : {Row{"head64_llama", 8}, Row{"head64_qwen3moe", 13}}) {
+    WeightsOnDevice on(Tiny(row.model), /*keeps_packed=*/false);
     ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
     ASSERT_TRUE(on.fixture.model().Prepare(on.fixture.view()).ok());
     const uint32_t num_layers = on.fixture.model().config().num_layers;

@@ -59,6 +59,7 @@ ATTENTION_SPREAD = (*ATTENTION_DECODE, r"CCTL\.E\.PF2", r"LDS\.128", r"STS\.128"
 # Codes of fp8 become bf16 by two LOP3 and a product of pairs.
 CODES = (r"LOP3\.LUT", r"HMUL2\.BF16_V2")
 PARTIALS = (r"STG\.E\.128", r"LDG\.E\.128")
+GATES = (r"FFMA", r"STS\.128", r"LDS\.128")
 # Ranks meet through flags that every GPU of the host sees.
 MEETING = (r"STG\.E\.STRONG\.SYS", r"LDG\.E\.STRONG\.SYS")
 # Formats of packed weights, and how they become bf16.
@@ -99,6 +100,11 @@ EXPECTED = {
         for dim in (64, 128, 256)
     },
     **{f"GemmNarrow{rows}Kernel": (*wgmma_ring(rows), *PARTIALS) for rows in (8, 32, 64)},
+    # Gates in the product: exp is a chain of fmas, and ups go through shared memory.
+    **{
+        f"GatedNarrow{rows}Kernel": (*wgmma_ring(rows), *PARTIALS, *GATES) for rows in (8, 32)
+    },
+    **{f"GatedRows{rows}Kernel": (*TENSOR_PIPELINE, *PARTIALS, *GATES) for rows in (8, 32)},
     "GemmRows8Kernel": (*TENSOR_PIPELINE, *PARTIALS),
     "GemmRows32Kernel": (*TENSOR_PIPELINE, *PARTIALS),
     "GemmTile64Kernel": TENSOR_PIPELINE,

@@ -62,6 +62,20 @@ absl::StatusOr<double> GemmTiming::Add(const TimedCase& named, uint32_t m, cuda:
   return AddTimed(input_, timed, report);
 }
 
+absl::Status GemmTiming::AddGated(const TimedCase& named, uint32_t m, Report& report) {
+  TimedCase timed = named;
+  const size_t bytes = BytesOf(shape_);
+  timed.bytes = static_cast<double>(bytes) + 2.0 * m * (shape_.n / 2 + shape_.k);
+  timed.flops = 2.0 * m * shape_.n * shape_.k;
+  const cuda::GemmParams params = ParamsOf(m, cuda::GemmPath::kAuto);
+  timed.work = WorkOf(input_, w_.NumPieces(bytes), [this, params, bytes](void* stream, uint32_t i) {
+    cuda::GemmParams launch = params;
+    launch.w = reinterpret_cast<const cuda::Bf16*>(w_.Piece(bytes, i));
+    return input_.body.kernels().gemm_gated({launch, cuda::GateKind::kSilu}, stream);
+  });
+  return AddTimed(input_, timed, report).status();
+}
+
 absl::Status GemmTiming::AddPacked(const TimedCase& named, uint32_t m, cuda::PackedFormat format,
                                    Report& report) {
   TimedCase timed = named;

@@ -19,6 +19,8 @@ class GemmTiming {
   // Adds the finding `name`; the median in microseconds.
   absl::StatusOr<double> Add(const TimedCase& named, uint32_t m, cuda::GemmPath path,
                              Report& report);
+  // GemmGated of at most kMaxJoinedRows rows; the matrix is of gates and ups.
+  absl::Status AddGated(const TimedCase& named, uint32_t m, Report& report);
   // GemmPacked of at most kGemmMaxSpreadRows rows, and Unpack, of the matrix in a packed format.
   absl::Status AddPacked(const TimedCase& named, uint32_t m, cuda::PackedFormat format,
                          Report& report);

@@ -1,0 +1,241 @@
+// Products that end with the work of the kernel after them, on the runner: in every order they have
+// the bits of the two launches, for every number of rows, shape and path.
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "fmt/format.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "kernels/cuda/gemm_segments.h"
+#include "kernels/cuda/kernel_table.h"
+#include "kernels/simt/arena.h"
+#include "kernels/simt/run_options.h"
+#include "tests/kernels/simt/device_values.h"
+#include "tests/kernels/simt/mutation.h"
+
+namespace baton::kernels::cuda {
+namespace {
+
+using simt::AllOrders;
+using simt::RunOptions;
+using simt::ScopedRunOptions;
+using simt::SimBuffer;
+using simt_test::FromDevice;
+using simt_test::OnDevice;
+using simt_test::RandomBf16;
+using simt_test::SameBits;
+using testing::HasSubstr;
+
+constexpr GemmPath kPaths[] = {GemmPath::kRows8, GemmPath::kRows32, GemmPath::kNarrow};
+
+// The memory that every product is lent.
+struct Lent {
+  explicit Lent(const GemmParams& params)
+      : partials(GemmPartialBytes(params.m, params.n, params.k), "partials"),
+        counters(OnDevice(std::vector<uint32_t>(kGemmCounters), "counters")) {}
+
+  void LendTo(GemmParams& params) {
+    params.partials = partials.data();
+    params.partial_bytes = partials.size();
+    params.counters = counters.as<uint32_t>();
+  }
+  bool AreCountersZero() {
+    for (uint32_t i = 0; i < kGemmCounters; ++i) {
+      if (counters.as<uint32_t>()[i] != 0) return false;
+    }
+    return true;
+  }
+
+  SimBuffer partials;
+  SimBuffer counters;
+};
+
+// `dim` gates and their ups from k values, of up to m rows.
+struct GatedCase {
+  uint32_t m;
+  uint32_t dim;
+  uint32_t k;
+  GateKind gate = GateKind::kSilu;
+  float scale = 1.0f;
+};
+
+std::string Name(const GatedCase& c) {
+  return fmt::format("{} x 2 x {} x {} {}", c.m, c.dim, c.k,
+                     c.gate == GateKind::kSilu ? "silu" : "gelu");
+}
+
+// Operands on the runner, and what the two launches make of them.
+class Gates {
+ public:
+  explicit Gates(const GatedCase& c)
+      : case_(c),
+        x_(OnDevice(RandomBf16(size_t{c.m} * c.k, 6, c.scale), "x")),
+        w_(OnDevice(RandomBf16(size_t{2} * c.dim * c.k, 7), "w")),
+        expected_(InTwoLaunches()) {}
+
+  // Rows [0, m) in one launch; "" or what went wrong.
+  std::string Run(uint32_t m, GemmPath path) {
+    SimBuffer out(size_t{m} * case_.dim * sizeof(Bf16), "out");
+    GemmParams product = Params(m, out);
+    product.path = path;
+    Lent lent(product);
+    lent.LendTo(product);
+    for (int again = 0; again < 2; ++again) {  // the second launch finds the counters of the first
+      std::memset(out.data(), 0xFF, out.size());
+      const absl::Status status = runner::Kernels().gemm_gated({product, case_.gate}, nullptr);
+      if (!status.ok()) return std::string(status.message());
+      if (!lent.AreCountersZero()) return "a counter is not set back";
+      if (!SameBits(out.data(), expected_.data(), out.size())) {
+        return fmt::format("{} rows of {} by path {}: other bits", m, Name(case_),
+                           static_cast<int>(path));
+      }
+    }
+    return "";
+  }
+
+ private:
+  GemmParams Params(uint32_t m, SimBuffer& y) {
+    return {.x = x_.as<Bf16>(),
+            .w = w_.as<Bf16>(),
+            .y_bf16 = y.as<Bf16>(),
+            .m = m,
+            .n = 2 * case_.dim,
+            .k = case_.k};
+  }
+
+  // The rows of gates and ups are moved apart, because the kernel of gates takes multiples of 8.
+  std::vector<Bf16> InTwoLaunches() {
+    SimBuffer y(size_t{case_.m} * 2 * case_.dim * sizeof(Bf16), "gate_up");
+    GemmParams product = Params(case_.m, y);
+    Lent lent(product);
+    lent.LendTo(product);
+    EXPECT_TRUE(runner::Kernels().gemm_bf16(product, nullptr).ok());
+    const std::vector<Bf16> gate_up = FromDevice<Bf16>(y);
+    const uint32_t wide = (case_.dim + 7) / 8 * 8;
+    std::vector<Bf16> padded(size_t{case_.m} * 2 * wide);
+    for (size_t half = 0; half < size_t{2} * case_.m; ++half) {
+      std::memcpy(&padded[half * wide], &gate_up[half * case_.dim], case_.dim * sizeof(Bf16));
+    }
+    SimBuffer in = OnDevice(padded, "padded");
+    SimBuffer out(size_t{case_.m} * wide * sizeof(Bf16), "gated");
+    const GateMulParams gates = {in.as<Bf16>(), out.as<Bf16>(), case_.m, wide};
+    EXPECT_TRUE((case_.gate == GateKind::kSilu ? runner::Kernels().silu_mul(gates, nullptr)
+                                               : runner::Kernels().gelu_mul(gates, nullptr))
+                    .ok());
+    std::vector<Bf16> expected(size_t{case_.m} * case_.dim);
+    for (size_t row = 0; row < case_.m; ++row) {
+      std::memcpy(&expected[row * case_.dim], out.as<Bf16>() + row * wide,
+                  case_.dim * sizeof(Bf16));
+    }
+    return expected;
+  }
+
+  GatedCase case_;
+  SimBuffer x_;
+  SimBuffer w_;
+  std::vector<Bf16> expected_;  // [m][dim]
+};
+
+class EveryOrder : public testing::TestWithParam<RunOptions> {
+ protected:
+  ScopedRunOptions options_{GetParam()};
+};
+
+TEST_P(EveryOrder, GatesHaveTheBitsOfTwoLaunches) {
+  // One segment in one stage, and in four; three segments.
+  for (const GatedCase& c :
+       {GatedCase{3, 33, 40}, GatedCase{17, 31, 256, GateKind::kGelu}, GatedCase{9, 35, 584}}) {
+    Gates gates(c);
+    for (const GemmPath path : kPaths) EXPECT_EQ(gates.Run(c.m, path), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, EveryOrder, testing::ValuesIn(AllOrders(2)));
+
+TEST(GemmGated, EveryNumberOfRowsHasTheBitsOfTwoLaunches) {
+  for (const GatedCase& c :
+       {GatedCase{kMaxJoinedRows, 34, 72}, GatedCase{kMaxJoinedRows, 9, 600, GateKind::kGelu}}) {
+    Gates gates(c);
+    for (uint32_t m = 1; m <= kMaxJoinedRows; ++m) {
+      EXPECT_EQ(gates.Run(m, GemmPath::kAuto), "");
+      for (const GemmPath path : kPaths) EXPECT_EQ(gates.Run(m, path), "");
+    }
+  }
+}
+
+TEST(GemmGated, UglyShapesHaveTheBitsOfTwoLaunches) {
+  for (const uint32_t dim : {1u, 7u, 8u, 31u, 32u, 33u, 64u, 65u, 131u}) {
+    for (const uint32_t k : {8u, 64u, 72u, 264u}) {
+      Gates gates({5, dim, k, k % 3 == 0 ? GateKind::kSilu : GateKind::kGelu});
+      for (const GemmPath path : kPaths) EXPECT_EQ(gates.Run(5, path), "");
+    }
+  }
+}
+
+TEST(GemmGated, HugeAndTinyValuesHaveTheBitsOfTwoLaunches) {
+  for (const float scale : {100.0f, 1e20f, 1e-20f, 0.0f}) {
+    for (const GateKind gate : {GateKind::kSilu, GateKind::kGelu}) {
+      Gates gates({3, 40, 328, gate, scale});
+      for (const GemmPath path : kPaths) EXPECT_EQ(gates.Run(3, path), "");
+    }
+  }
+}
+
+TEST(GemmGated, CallsThatNoKernelTakesAreRefusedByName) {
+  SimBuffer y(64, "y");
+  const GatedGemmParams good = {{.y_bf16 = y.as<Bf16>(), .m = 1, .n = 2, .k = 8}, GateKind::kSilu};
+  const auto message = [](const GatedGemmParams& params) {
+    return std::string(runner::Kernels().gemm_gated(params, nullptr).message());
+  };
+  GatedGemmParams params = good;
+  params.product.k = 4;
+  EXPECT_THAT(message(params), HasSubstr("GemmGated: dim 4"));
+  params = good;
+  params.product.n = 3;
+  EXPECT_THAT(message(params), HasSubstr("GemmGated: 3 rows of w; they are even"));
+  params = good;
+  params.product.y_bf16 = nullptr;
+  params.product.y_float = y.as<float>();
+  EXPECT_THAT(message(params), HasSubstr("y is bf16"));
+  params = good;
+  params.product.bias_float = y.as<float>();
+  EXPECT_THAT(message(params), HasSubstr("has no bias"));
+  params = good;
+  params.product.m = kMaxJoinedRows + 1;
+  EXPECT_THAT(message(params), HasSubstr("33 rows, or a path of many; it takes 32"));
+  params = good;
+  params.product.path = GemmPath::kTile64;
+  EXPECT_THAT(message(params), HasSubstr("or a path of many"));
+  params = good;
+  params.product.k = 512;
+  EXPECT_THAT(message(params), HasSubstr("0 bytes for partial sums, 16384 are needed"));
+  params.product.m = 0;
+  EXPECT_EQ(message(params), "") << "nothing to do";
+}
+
+// Mutants of a ring whose slots are filled again, which is so in other suites: GemmNormed's here,
+// and GemmNarrow's.
+const std::vector<simt_test::Equivalent>& MutantsOfReusedSlots() {
+  static const std::vector<simt_test::Equivalent> mutants = {
+      {"simt::wgmma_wait<1>();", simt::Mutation::kWaitForFewer, "no slot is given back"},
+      {"if (i > 0 && simt::lane() == 0) simt::mbar_arrive(&memory.empty[(i - 1) % "
+       "Shared::kSlots]);",
+       simt::Mutation::kDropArrive, "nobody waits for a slot"}};
+  return mutants;
+}
+
+TEST(GemmGated, MutantsAreNoticed) {
+  Gates whole({3, 34, 8});
+  Gates spread({9, 34, 264, GateKind::kGelu});
+  const simt_test::Suite suite = [&] {
+    return whole.Run(3, GemmPath::kRows8).empty() && whole.Run(3, GemmPath::kNarrow).empty() &&
+           spread.Run(9, GemmPath::kRows32).empty() && spread.Run(9, GemmPath::kNarrow).empty();
+  };
+  simt_test::ExpectAllNoticed(suite, 30, MutantsOfReusedSlots());
+}
+
+}  // namespace
+}  // namespace baton::kernels::cuda
