@@ -1,9 +1,10 @@
-// GemmBf16 and GemmGated on the host: check the call and choose the kernel. The kernels are in
-// gemm_rows.cu, gemm_narrow.cu, gemm_tiles.cu and gemm_wgmma.cu; all give the same bits, so the
-// choice is free.
+// GemmBf16, GemmGated and GemmRope on the host: check the call and choose the kernel. The kernels
+// are in gemm_rows.cu, gemm_narrow.cu, gemm_tiles.cu and gemm_wgmma.cu; all give the same bits, so
+// the choice is free.
 #include <string>
 
 #include "kernels/cuda/gemm_gates.h"
+#include "kernels/cuda/gemm_rope.h"
 #include "kernels/cuda/gemm_tile.h"
 
 namespace baton::kernels::cuda {
@@ -151,6 +152,32 @@ absl::Status GemmGated(const GatedGemmParams& params, void* stream) {
   const GatedLaunch launch = {{product, GemmSegments(product.n, product.k)}, {params.gate}};
   return path == GemmPath::kNarrow ? LaunchGatedNarrow(launch, stream)
                                    : LaunchGatedRows(launch, path, stream);
+}
+
+absl::Status GemmRope(const RopeGemmParams& params, void* stream) {
+  const GemmParams& product = params.product;
+  const RopeAppendParams& rope = params.rope;
+  if (absl::Status status = CheckGemm("GemmRope", product); !status.ok()) return status;
+  if (absl::Status status = CheckKvShape("GemmRope", rope.kv, rope.num_heads); !status.ok()) {
+    return status;
+  }
+  const uint64_t columns = (rope.num_heads + uint64_t{2} * rope.kv.num_kv_heads) * rope.kv.head_dim;
+  if (product.m != rope.num_rows || product.n != columns || product.y_bf16 != rope.qkv) {
+    return absl::InvalidArgumentError("GemmRope: " + std::to_string(product.m) + " x " +
+                                      std::to_string(product.n) + " is not what " +
+                                      std::to_string(rope.num_rows) + " rows of " +
+                                      std::to_string(columns) + " are read from");
+  }
+  if (product.m == 0) return absl::OkStatus();
+  if (params.arrivals == nullptr && rope.kv.head_dim > kGemmRowTile) {
+    return absl::InvalidArgumentError("GemmRope: no arrivals for heads of several tiles");
+  }
+  if (absl::Status status = CheckJoined("GemmRope", product); !status.ok()) return status;
+  const GemmPath path = PathOf(product);
+  const RopedLaunch launch = {{product, GemmSegments(product.n, product.k)},
+                              {rope, params.arrivals}};
+  return path == GemmPath::kNarrow ? LaunchRopedNarrow(launch, stream)
+                                   : LaunchRopedRows(launch, path, stream);
 }
 
 }  // namespace BATON_BODY

@@ -12,7 +12,9 @@
 // Weights are the A operand, x is B, as in gemm_shapes.h; the bits are those of mma.sync where
 // wgmma has them, which is asked of a device before this kernel is chosen (wgmma_check.h).
 // Combining: gemm_spread.h. GatedNarrow: the same, and gates in the same launch (gemm_gates.h).
+// RopedNarrow: of q, k and v, with rope_append (gemm_rope.h).
 #include "kernels/cuda/gemm_gates.h"
+#include "kernels/cuda/gemm_rope.h"
 #include "kernels/cuda/gemm_spread.h"
 
 namespace baton::kernels::cuda {
@@ -151,6 +153,7 @@ BATON_DEVICE void MultiplyNarrow(const NarrowLaunch<Tail>& launch) {
 
 using PlainLaunch = NarrowLaunch<StoreTail>;
 using NarrowGates = NarrowLaunch<GateTail>;
+using NarrowRope = NarrowLaunch<RopeTail>;
 
 BATON_KERNEL(kNarrowThreads) GemmNarrow8Kernel(BATON_MAP_PARAM PlainLaunch launch) {
   MultiplyNarrow<8>(launch);
@@ -165,6 +168,12 @@ BATON_KERNEL(kNarrowThreads) GatedNarrow8Kernel(BATON_MAP_PARAM NarrowGates laun
   MultiplyNarrow<8>(launch);
 }
 BATON_KERNEL(kNarrowThreads) GatedNarrow32Kernel(BATON_MAP_PARAM NarrowGates launch) {
+  MultiplyNarrow<32>(launch);
+}
+BATON_KERNEL(kNarrowThreads) RopedNarrow8Kernel(BATON_MAP_PARAM NarrowRope launch) {
+  MultiplyNarrow<8>(launch);
+}
+BATON_KERNEL(kNarrowThreads) RopedNarrow32Kernel(BATON_MAP_PARAM NarrowRope launch) {
   MultiplyNarrow<32>(launch);
 }
 
@@ -196,6 +205,9 @@ const KernelInfo kGemmNarrowInfos[3] = {
 const KernelInfo kGatedNarrowInfos[2] = {
     {"GatedNarrow8Kernel", kNarrowThreads, sizeof(NarrowShared<8>)},
     {"GatedNarrow32Kernel", kNarrowThreads, sizeof(NarrowShared<32>)}};
+const KernelInfo kRopedNarrowInfos[2] = {
+    {"RopedNarrow8Kernel", kNarrowThreads, sizeof(NarrowShared<8>)},
+    {"RopedNarrow32Kernel", kNarrowThreads, sizeof(NarrowShared<32>)}};
 
 absl::Status LaunchGemmNarrow(const GemmLaunch& launch, void* stream) {
   const char* const name = "GemmNarrow";
@@ -210,6 +222,13 @@ absl::Status LaunchGatedNarrow(const GatedLaunch& launch, void* stream) {
   return launch.product.params.m <= kFewest
              ? Launch<kFewest>(name, launch, GatedNarrow8Kernel, stream)
              : Launch<kFew>(name, launch, GatedNarrow32Kernel, stream);
+}
+
+absl::Status LaunchRopedNarrow(const RopedLaunch& launch, void* stream) {
+  const char* const name = "RopedNarrow";
+  return launch.product.params.m <= kFewest
+             ? Launch<kFewest>(name, launch, RopedNarrow8Kernel, stream)
+             : Launch<kFew>(name, launch, RopedNarrow32Kernel, stream);
 }
 
 }  // namespace BATON_BODY

@@ -25,8 +25,8 @@ enum class GemmPath : uint8_t {
   kWgmma256
 };
 inline constexpr uint32_t kHopperSms = 132;
-// Rows up to which a product ends with the work of the kernel after it (gemm_gated). They are the
-// rows for which weights are read once, and more than a decode step has where launches count.
+// Rows up to which a product ends with the work of the kernel after it (gemm_gated, gemm_rope). For
+// so many rows weights are read once, and launches are a part of a decode step that counts.
 inline constexpr uint32_t kMaxJoinedRows = 32;
 
 // y = x w^T + bias: fp32 sums over the segments of gemm_segments.h by the tensor cores' arithmetic,

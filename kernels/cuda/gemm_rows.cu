@@ -11,11 +11,13 @@
 // Weights are the A operand (m16) and x is B (n8): one row of x costs half of what it would as A.
 // The bits are those of the other orientation (gemm_shapes.h).
 //
-// GatedRows: the same, and gates in the same launch (gemm_gates.h).
+// GatedRows: the same, and gates in the same launch (gemm_gates.h). RopedRows: of q, k and v, with
+// rope_append (gemm_rope.h).
 //
 // Combining: gemm_spread.h. Stages of 36 KiB (8 rows) or 48 KiB (32) let six or four ctas share an
 // SM.
 #include "kernels/cuda/gemm_gates.h"
+#include "kernels/cuda/gemm_rope.h"
 #include "kernels/cuda/gemm_spread.h"
 #include "kernels/simt/newer_ctas.h"
 
@@ -84,6 +86,12 @@ BATON_KERNEL(kRowsThreads) GatedRows8Kernel(GatedLaunch launch) {
 BATON_KERNEL_NEWER(kRowsThreads, 4) GatedRows32Kernel(GatedLaunch launch) {
   MultiplyRows<32>(launch.product, launch.tail);
 }
+BATON_KERNEL(kRowsThreads) RopedRows8Kernel(RopedLaunch launch) {
+  MultiplyRows<8>(launch.product, launch.tail);
+}
+BATON_KERNEL_NEWER(kRowsThreads, 4) RopedRows32Kernel(RopedLaunch launch) {
+  MultiplyRows<32>(launch.product, launch.tail);
+}
 
 template <uint32_t kGroup>
 simt::LaunchConfig ConfigOf(const char* name, const GemmLaunch& launch, void* stream) {
@@ -96,6 +104,8 @@ const KernelInfo kGemmRows8Info = {"GemmRows8Kernel", kRowsThreads, sizeof(RowsS
 const KernelInfo kGemmRows32Info = {"GemmRows32Kernel", kRowsThreads, sizeof(RowsShared<32>)};
 const KernelInfo kGatedRowsInfos[2] = {{"GatedRows8Kernel", kRowsThreads, sizeof(RowsShared<8>)},
                                        {"GatedRows32Kernel", kRowsThreads, sizeof(RowsShared<32>)}};
+const KernelInfo kRopedRowsInfos[2] = {{"RopedRows8Kernel", kRowsThreads, sizeof(RowsShared<8>)},
+                                       {"RopedRows32Kernel", kRowsThreads, sizeof(RowsShared<32>)}};
 
 absl::Status LaunchGemmRows(const GemmLaunch& launch, GemmPath path, void* stream) {
   return path == GemmPath::kRows8
@@ -108,6 +118,13 @@ absl::Status LaunchGatedRows(const GatedLaunch& launch, GemmPath path, void* str
   return path == GemmPath::kRows8
              ? simt::launch(ConfigOf<8>("GatedRows", product, stream), GatedRows8Kernel, launch)
              : simt::launch(ConfigOf<32>("GatedRows", product, stream), GatedRows32Kernel, launch);
+}
+
+absl::Status LaunchRopedRows(const RopedLaunch& launch, GemmPath path, void* stream) {
+  const GemmLaunch& product = launch.product;
+  return path == GemmPath::kRows8
+             ? simt::launch(ConfigOf<8>("RopedRows", product, stream), RopedRows8Kernel, launch)
+             : simt::launch(ConfigOf<32>("RopedRows", product, stream), RopedRows32Kernel, launch);
 }
 
 }  // namespace BATON_BODY

@@ -214,7 +214,8 @@ uint32_t DeviceModel::KernelsAStep(const ModelConfig& config, StepKernels kernel
   // layer.
   const bool has_experts = config.num_experts > 0;
   uint32_t of_layer = has_experts ? 13 : 9;
-  if (kernels == StepKernels::kJoined && !has_experts) --of_layer;  // the gate
+  // The product of q, k and v ends with rope, that of gates and ups with the gate.
+  if (kernels == StepKernels::kJoined) of_layer -= has_experts ? 1 : 2;
   return of_layer * config.num_layers + 4;
 }
 size_t DeviceModel::weight_bytes() const {

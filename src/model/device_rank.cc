@@ -263,29 +263,40 @@ Status DeviceRank::StoreKv(uint32_t layer, std::byte* kv) {
     const DeviceBuffer& post_norm = weights_->layers[layer - 1].post_ffn_norm;
     BATON_RETURN_IF_ERROR(Normalise({ws.added, &post_norm}, weights.attn_norm));
   }
-  BATON_RETURN_IF_ERROR(MatMul(weights.qkv, {.x = ws.normed,
-                                             .y = ws.qkv,
-                                             .rows = ws.batch->num_rows(),
-                                             .n = options_.config.qkv_size(),
-                                             .k = options_.config.hidden_size,
-                                             .bias = &weights.qkv_bias}));
-  return Kernels().rope_append(
-      {.qkv = ws.qkv.as<Bf16>(),
-       .q_norm = weights.q_norm.as<Bf16>(),
-       .k_norm = weights.k_norm.as<Bf16>(),
-       .cos_sin =
-           (options_.config.HasSecondRope(layer) ? ws.second_cos_sin : ws.cos_sin).as<float>(),
-       .positions = ws.batch->positions(),
-       .sequences = ws.batch->sequences(),
-       .block_lists = ws.batch->block_lists(),
-       .q = ws.q.as<Bf16>(),
-       .kv = BlocksOf(layer, kv),
-       .num_rows = ws.batch->num_rows(),
-       .num_heads = options_.config.num_heads,
-       .max_blocks = 1,
-       .eps = options_.config.rms_epsilon,
-       .interleaved = options_.config.rope_interleaved},
-      options_.device->stream());
+  const DeviceProduct product{.x = ws.normed,
+                              .y = ws.qkv,
+                              .rows = ws.batch->num_rows(),
+                              .n = options_.config.qkv_size(),
+                              .k = options_.config.hidden_size,
+                              .bias = &weights.qkv_bias};
+  const cuda::RopeAppendParams rope = RopeOf(layer, kv);
+  void* const stream = options_.device->stream();
+  if (Joins(weights.qkv)) {
+    return Kernels().gemm_rope(
+        {ParamsOf(weights.qkv, product), rope, ws.rope_arrivals.as<uint32_t>()}, stream);
+  }
+  BATON_RETURN_IF_ERROR(MatMul(weights.qkv, product));
+  return Kernels().rope_append(rope, stream);
+}
+
+cuda::RopeAppendParams DeviceRank::RopeOf(uint32_t layer, std::byte* kv) const {
+  const DeviceWorkspace& ws = *workspace_;
+  const DeviceLayer& weights = weights_->layers[layer];
+  const bool has_second = options_.config.HasSecondRope(layer);
+  return {.qkv = ws.qkv.as<Bf16>(),
+          .q_norm = weights.q_norm.as<Bf16>(),
+          .k_norm = weights.k_norm.as<Bf16>(),
+          .cos_sin = (has_second ? ws.second_cos_sin : ws.cos_sin).as<float>(),
+          .positions = ws.batch->positions(),
+          .sequences = ws.batch->sequences(),
+          .block_lists = ws.batch->block_lists(),
+          .q = ws.q.as<Bf16>(),
+          .kv = BlocksOf(layer, kv),
+          .num_rows = ws.batch->num_rows(),
+          .num_heads = options_.config.num_heads,
+          .max_blocks = 1,
+          .eps = options_.config.rms_epsilon,
+          .interleaved = options_.config.rope_interleaved};
 }
 
 cuda::KvBlocks DeviceRank::BlocksOf(uint32_t layer, std::byte* kv) const {

@@ -108,6 +108,7 @@ class DeviceRank {
   }
   const kernels::cuda::KernelTable& Kernels() const { return *options_.kernels; }
   kernels::cuda::KvBlocks BlocksOf(uint32_t layer, std::byte* kv) const;
+  kernels::cuda::RopeAppendParams RopeOf(uint32_t layer, std::byte* kv) const;
   // normed = norm(residual += branch).
   Status Normalise(const struct DeviceBranch& branch, const device::DeviceBuffer& weight);
   // Computes the result of each row's experts for normed.

@@ -83,6 +83,8 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       {&second_cos_sin, second * rope_bytes, "second rotary table"},
       {&gemm_partials, cuda::kGemmMaxPartialBytes, "partial sums of products"},
       {&gemm_counters, cuda::kGemmCounters * kWordBytes, "counters of products"},
+      {&rope_arrivals, cuda::RopeArrivals(config.num_heads, config.num_kv_heads) * kWordBytes,
+       "arrivals of heads"},
       {&unpacked, size_.unpacked_bytes, "an unpacked matrix"},
       {&attention_partials, kMaxPartials * cuda::AttentionPartialBytes(config.head_dim),
        "partial sums of attention"},
@@ -124,7 +126,7 @@ Status DeviceWorkspace::AllocateExperts(const ModelConfig& config) {
 
 Status DeviceWorkspace::FillTables(const ModelConfig& config, std::span<const float> rope_factors) {
   for (const DeviceBuffer* buffer :
-       {&zeros_, &gemm_counters, &attention_arrivals, &experts.arrivals, &flags}) {
+       {&zeros_, &gemm_counters, &rope_arrivals, &attention_arrivals, &experts.arrivals, &flags}) {
     if (buffer->size_bytes() == 0) continue;
     const std::vector<std::byte> zeros(buffer->size_bytes());
     BATON_RETURN_IF_ERROR(device_->CopyIn(buffer->data(), zeros.data(), zeros.size()));

@@ -64,6 +64,7 @@ class DeviceWorkspace {
   // attention whose splits are spread.
   device::DeviceBuffer gemm_partials;
   device::DeviceBuffer gemm_counters;
+  device::DeviceBuffer rope_arrivals;  // of products that end with the append of K and V
   // A packed matrix in bf16 for products of many rows; empty where none needs it.
   device::DeviceBuffer unpacked;
   device::DeviceBuffer attention_partials;

@@ -40,6 +40,10 @@ const cuda::KernelTable& KernelsApart() {
       return params.gate == cuda::GateKind::kSilu ? cuda::runner::Kernels().silu_mul(gates, stream)
                                                   : cuda::runner::Kernels().gelu_mul(gates, stream);
     };
+    kernels.gemm_rope = [](const cuda::RopeGemmParams& params, void* stream) -> absl::Status {
+      BATON_RETURN_IF_ERROR(cuda::runner::Kernels().gemm_bf16(params.product, stream));
+      return cuda::runner::Kernels().rope_append(params.rope, stream);
+    };
     return kernels;
   }();
   return table;

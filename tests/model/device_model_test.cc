@@ -495,6 +495,11 @@ const cuda::KernelTable& KernelsOfOneSm() {
       call.product.allows_wgmma = call.product.allows_wgmma && multiplies_by_wgmma;
       return cuda::runner::Kernels().gemm_gated(call, stream);
     };
+    kernels.gemm_rope = [](const cuda::RopeGemmParams& params, void* stream) {
+      cuda::RopeGemmParams call = params;
+      call.product.allows_wgmma = call.product.allows_wgmma && multiplies_by_wgmma;
+      return cuda::runner::Kernels().gemm_rope(call, stream);
+    };
     return kernels;
   }();
   return table;

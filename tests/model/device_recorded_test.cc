@@ -262,7 +262,7 @@ TEST(DeviceModelRecordedTest, ADecodeStepIsAsManyLaunchesALayerAtEveryBatch) {
   };
   constexpr uint32_t kAround = 5;  // two gathers, last norm, output layer, choice of tokens
   constexpr uint32_t kMaxRows = 16;
-  for (const Row& row : {Row{"head64_llama", 8}, Row{"head64_qwen3moe", 13}}) {
+  for (const Row& row : {Row{"head64_llama", 7}, Row{"head64_qwen3moe", 12}}) {
     WeightsOnDevice on(Tiny(row.model), /*keeps_packed=*/false);
     ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
     ASSERT_TRUE(on.fixture.model().Prepare(on.fixture.view()).ok());

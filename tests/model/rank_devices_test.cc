@@ -91,6 +91,10 @@ const cuda::KernelTable& Kernels() {
     kernels.gemm_gated = [](const cuda::GatedGemmParams& p, void*) {
       return Note(p.product.y_bf16);
     };
+    kernels.gemm_rope = [](const cuda::RopeGemmParams& p, void* stream) {
+      EXPECT_EQ(p.product.y_bf16, p.rope.qkv);
+      return Kernels().rope_append(p.rope, stream);
+    };
     kernels.gemm_packed = [](const cuda::PackedGemmParams& p, void*) {
       EXPECT_TRUE(FakeAccelerator::Current()->Owns(p.w.data));
       return Note(p.product.y_float != nullptr ? static_cast<void*>(p.product.y_float)

@@ -21,6 +21,9 @@ class GemmTiming {
                              Report& report);
   // GemmGated of at most kMaxJoinedRows rows; the matrix is of gates and ups.
   absl::Status AddGated(const TimedCase& named, uint32_t m, Report& report);
+  // GemmRope of at most kMaxJoinedRows rows, each of a sequence of its own; the matrix is of q, k
+  // and v of the model.
+  absl::Status AddRoped(const TimedCase& named, uint32_t m, Report& report);
   // GemmPacked of at most kGemmMaxSpreadRows rows, and Unpack, of the matrix in a packed format.
   absl::Status AddPacked(const TimedCase& named, uint32_t m, cuda::PackedFormat format,
                          Report& report);

@@ -316,7 +316,7 @@ absl::Status CheckProducts(const StageInput& input, Report& report) {
   return absl::OkStatus();
 }
 
-absl::Status CheckJoined(const StageInput& input, Report& report) {
+absl::Status CheckJoinedGates(const StageInput& input, Report& report) {
   const std::vector<GemmCase> tiny = {{"gemm narrow gated", GemmPath::kNarrow, 9, 80, 264},
                                       {"gemm rows32 gated", GemmPath::kRows32, 9, 80, 264},
                                       {"gemm rows8 gated", GemmPath::kRows8, 3, 80, 72}};
@@ -349,7 +349,8 @@ absl::Status CheckJoined(const StageInput& input, Report& report) {
 absl::Status CheckKernels(const StageInput& input, Report& report) {
   if (input.kernels != KernelList::kOthers) {
     BATON_RETURN_IF_ERROR(CheckProducts(input, report));
-    BATON_RETURN_IF_ERROR(CheckJoined(input, report));
+    BATON_RETURN_IF_ERROR(CheckJoinedGates(input, report));
+    BATON_RETURN_IF_ERROR(CheckJoinedRopes(input, report));
   }
   BATON_RETURN_IF_ERROR(CheckAttentionKernels(input, report));
   if (input.kernels == KernelList::kAsynchronous) return absl::OkStatus();

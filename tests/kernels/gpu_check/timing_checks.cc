@@ -89,9 +89,10 @@ absl::Status AddProducts(const StageInput& input, Report& report) {
     if (!shape.is_output) BATON_RETURN_IF_ERROR(AddManyRows(input, shape, timing, report));
     const std::string_view name = shape.name;
     for (const uint32_t m : counts) {
-      if (name != "gate_up" || m > cuda::kMaxJoinedRows) continue;
-      BATON_RETURN_IF_ERROR(
-          timing.AddGated({.name = fmt::format("gemm gated {} m {}", name, m)}, m, report));
+      if (m > cuda::kMaxJoinedRows) continue;
+      const TimedCase named = {.name = fmt::format("gemm joined {} m {}", name, m)};
+      if (name == "gate_up") BATON_RETURN_IF_ERROR(timing.AddGated(named, m, report));
+      if (name == "qkv") BATON_RETURN_IF_ERROR(timing.AddRoped(named, m, report));
     }
     if (name != "gate_up" && name != "down") continue;
     BATON_RETURN_IF_ERROR(AddPackedProducts(input, shape, timing, report));

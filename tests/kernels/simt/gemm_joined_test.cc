@@ -15,6 +15,7 @@
 #include "kernels/simt/run_options.h"
 #include "tests/kernels/simt/device_values.h"
 #include "tests/kernels/simt/mutation.h"
+#include "tests/kernels/simt/rope_batch.h"
 
 namespace baton::kernels::cuda {
 namespace {
@@ -22,10 +23,7 @@ namespace {
 using simt::AllOrders;
 using simt::RunOptions;
 using simt::ScopedRunOptions;
-using simt::SimBuffer;
 using simt_test::FromDevice;
-using simt_test::OnDevice;
-using simt_test::RandomBf16;
 using simt_test::SameBits;
 using testing::HasSubstr;
 
@@ -139,6 +137,118 @@ class Gates {
   std::vector<Bf16> expected_;  // [m][dim]
 };
 
+// Q, k and v of a batch from k values a row.
+struct HeadsCase {
+  RopeCase rope;
+  uint32_t k;
+  bool has_bias = false;
+};
+
+// Operands on the runner, and what the two launches make of them.
+class Heads {
+ public:
+  explicit Heads(const HeadsCase& c)
+      : case_(c),
+        batch_(c.rope),
+        m_(batch_.host().num_rows),
+        n_((c.rope.num_heads + 2 * c.rope.num_kv_heads) * c.rope.head_dim),
+        x_(OnDevice(RandomBf16(size_t{m_} * c.k, 6), "x")),
+        w_(OnDevice(RandomBf16(size_t{n_} * c.k, 7, c.rope.scale), "w")),
+        bias_(OnDevice(RandomBf16(n_, 8, 16.0f), "bias")),
+        expected_q_(size_t{m_} * c.rope.num_heads * c.rope.head_dim * sizeof(Bf16), "q"),
+        expected_(batch_.ArenaBytes(), "blocks") {
+    EXPECT_TRUE(batch_
+                    .RunWith(expected_q_, expected_,
+                             [this](RopeAppendParams rope) {
+                               SimBuffer qkv(size_t{m_} * n_ * sizeof(Bf16), "qkv");
+                               GemmParams product = Params(qkv);
+                               rope.qkv = qkv.as<Bf16>();
+                               Lent lent(product);
+                               lent.LendTo(product);
+                               absl::Status status = runner::Kernels().gemm_bf16(product, nullptr);
+                               if (!status.ok()) return status;
+                               return runner::Kernels().rope_append(rope, nullptr);
+                             })
+                    .ok());
+  }
+
+  // In one launch, twice: the second finds the counters of the first. "" or what went wrong.
+  std::string Run(GemmPath path) {
+    SimBuffer q(expected_q_.size(), "q");
+    SimBuffer arena(expected_.size(), "blocks");
+    std::string fault;
+    const absl::Status status = batch_.RunWith(q, arena, [&](RopeAppendParams rope) {
+      SimBuffer qkv(size_t{m_} * n_ * sizeof(Bf16), "qkv");
+      GemmParams product = Params(qkv);
+      product.path = path;
+      rope.qkv = qkv.as<Bf16>();
+      Lent lent(product);
+      lent.LendTo(product);
+      const uint32_t num_arrivals = RopeArrivals(case_.rope.num_heads, case_.rope.num_kv_heads);
+      SimBuffer arrivals = OnDevice(std::vector<uint32_t>(num_arrivals), "arrivals");
+      absl::Status done;
+      for (int again = 0; again < 2 && done.ok(); ++again) {
+        done = runner::Kernels().gemm_rope({product, rope, arrivals.as<uint32_t>()}, nullptr);
+      }
+      if (!lent.AreCountersZero()) fault = "a counter is not set back";
+      for (const uint32_t arrived : FromDevice<uint32_t>(arrivals)) {
+        if (arrived != 0) fault = "an arrival is not set back";
+      }
+      return done;
+    });
+    if (!status.ok()) return std::string(status.message());
+    if (!fault.empty()) return fault;
+    if (!SameBits(q.data(), expected_q_.data(), q.size())) return "another q";
+    return SameBits(arena.data(), expected_.data(), arena.size()) ? "" : "other bytes in blocks";
+  }
+
+ private:
+  GemmParams Params(SimBuffer& y) {
+    return {.x = x_.as<Bf16>(),
+            .w = w_.as<Bf16>(),
+            .y_bf16 = y.as<Bf16>(),
+            .bias_bf16 = case_.has_bias ? bias_.as<Bf16>() : nullptr,
+            .m = m_,
+            .n = n_,
+            .k = case_.k};
+  }
+
+  HeadsCase case_;
+  RopeBatch batch_;
+  uint32_t m_;
+  uint32_t n_;
+  SimBuffer x_;
+  SimBuffer w_;
+  SimBuffer bias_;
+  SimBuffer expected_q_;
+  SimBuffer expected_;
+};
+
+// One segment and several; heads of a tile, of two and of four; rows of padding and of prompts.
+std::vector<HeadsCase> HeadsCases(KvElement element) {
+  return {{{.rows = {{0, 0, 1}}, .element = element}, 40},
+          {{.interleaved = true,
+            .rows = {{2, 14, 3}, {0, 15, 1}, {kPaddingRow, 0, 2}},
+            .element = element},
+           584,
+           true},
+          {{.head_dim = 128,
+            .block_size = 32,
+            .q_norm = true,
+            .k_norm = true,
+            .rows = {{1, 30, 4}, {kPaddingRow, 0, 1}, {2, 62, 4}},
+            .element = element},
+           264},
+          {{.head_dim = 256,
+            .num_heads = 1,
+            .block_size = 64,
+            .k_norm = true,
+            .rows = {{kPaddingRow, 0, 1}, {0, 69, 1}, {1, 63, 1}},
+            .element = element},
+           72,
+           true}};
+}
+
 class EveryOrder : public testing::TestWithParam<RunOptions> {
  protected:
   ScopedRunOptions options_{GetParam()};
@@ -150,6 +260,18 @@ TEST_P(EveryOrder, GatesHaveTheBitsOfTwoLaunches) {
        {GatedCase{3, 33, 40}, GatedCase{17, 31, 256, GateKind::kGelu}, GatedCase{9, 35, 584}}) {
     Gates gates(c);
     for (const GemmPath path : kPaths) EXPECT_EQ(gates.Run(c.m, path), "");
+  }
+}
+
+TEST_P(EveryOrder, HeadsHaveTheBitsOfTwoLaunches) {
+  for (const KvElement element : {KvElement::kBf16, KvElement::kFp8}) {
+    for (const HeadsCase& c : HeadsCases(element)) {
+      Heads heads(c);
+      for (const GemmPath path : kPaths) {
+        EXPECT_EQ(heads.Run(path), "")
+            << c.rope.head_dim << " dims, path " << static_cast<int>(path);
+      }
+    }
   }
 }
 
@@ -235,6 +357,66 @@ TEST(GemmGated, MutantsAreNoticed) {
            spread.Run(9, GemmPath::kRows32).empty() && spread.Run(9, GemmPath::kNarrow).empty();
   };
   simt_test::ExpectAllNoticed(suite, 30, MutantsOfReusedSlots());
+}
+
+TEST(GemmRope, EveryNumberOfRowsHasTheBitsOfTwoLaunches) {
+  for (uint32_t m = 1; m <= kMaxJoinedRows; ++m) {
+    const uint32_t head_dim = m % 3 == 0 ? 128 : 64;
+    HeadsCase c = {{.head_dim = head_dim, .num_heads = 1, .k_norm = true}, 72};
+    // Two prompts and a row of padding between them, as far as there are rows.
+    c.rope.rows = {{1, m, (m + 1) / 2}};
+    if (m > 2) c.rope.rows.push_back({kPaddingRow, 0, 1});
+    if (m > 1) c.rope.rows.push_back({2, 3, m / 2 - (m > 2 ? 1 : 0)});
+    c.rope.element = m % 2 == 0 ? KvElement::kBf16 : KvElement::kFp8;
+    Heads heads(c);
+    EXPECT_EQ(heads.Run(GemmPath::kAuto), "") << m;
+    for (const GemmPath path : kPaths) EXPECT_EQ(heads.Run(path), "") << m << " rows";
+  }
+}
+
+TEST(GemmRope, CallsThatNoKernelTakesAreRefusedByName) {
+  SimBuffer y(64, "y");
+  RopeGemmParams good = {
+      {.y_bf16 = y.as<Bf16>(), .m = 1, .n = 4 * 128, .k = 8},
+      {.qkv = y.as<Bf16>(), .kv = {nullptr, 8192, 1, 128, 16}, .num_rows = 1, .num_heads = 2},
+      y.as<uint32_t>()};
+  const auto message = [](const RopeGemmParams& params) {
+    return std::string(runner::Kernels().gemm_rope(params, nullptr).message());
+  };
+  RopeGemmParams params = good;
+  params.product.k = 4;
+  EXPECT_THAT(message(params), HasSubstr("GemmRope: dim 4"));
+  params = good;
+  params.rope.kv.head_dim = 96;
+  EXPECT_THAT(message(params), HasSubstr("GemmRope: head_dim 96"));
+  params = good;
+  params.product.n = 384;
+  EXPECT_THAT(message(params), HasSubstr("1 x 384 is not what 1 rows of 512 are read from"));
+  params = good;
+  params.rope.num_rows = 2;
+  EXPECT_THAT(message(params), HasSubstr("2 rows of 512"));
+  params = good;
+  params.rope.qkv = nullptr;
+  EXPECT_THAT(message(params), HasSubstr("is not what"));
+  params = good;
+  params.arrivals = nullptr;
+  EXPECT_THAT(message(params), HasSubstr("no arrivals"));
+  params = good;
+  params.product.m = params.rope.num_rows = kMaxJoinedRows + 1;
+  EXPECT_THAT(message(params), HasSubstr("33 rows, or a path of many"));
+  params = good;
+  params.product.m = params.rope.num_rows = 0;
+  EXPECT_EQ(message(params), "") << "nothing to do";
+}
+
+TEST(GemmRope, MutantsAreNoticed) {
+  Heads one(HeadsCases(KvElement::kBf16)[1]);
+  Heads two(HeadsCases(KvElement::kFp8)[2]);
+  const simt_test::Suite suite = [&] {
+    return one.Run(GemmPath::kRows8).empty() && two.Run(GemmPath::kNarrow).empty() &&
+           two.Run(GemmPath::kRows8).empty();
+  };
+  simt_test::ExpectAllNoticed(suite, 40, MutantsOfReusedSlots());
 }
 
 }  // namespace
