@@ -52,6 +52,7 @@ struct RopeGemmParams {
   GemmParams product;     // of rope.num_rows rows; y_bf16 is rope.qkv
   RopeAppendParams rope;  // its qkv is written, and read again
   uint32_t* arrivals;     // [RopeArrivals], zero before and after each launch
+  NormedRows norm = {};
 };
 
 // Words of RopeGemmParams::arrivals: for each head of q, k and v and each eight rows.

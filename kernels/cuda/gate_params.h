@@ -30,6 +30,7 @@ enum class GateKind : uint8_t { kSilu, kGelu };
 struct GatedGemmParams {
   GemmParams product;  // y_bf16 is [m][n / 2] and gets what is gated; no bias; n is even
   GateKind gate;
+  NormedRows norm = {};
 };
 
 }  // namespace baton::kernels::cuda

@@ -1,9 +1,10 @@
-// GemmBf16, GemmGated and GemmRope on the host: check the call and choose the kernel. The kernels
-// are in gemm_rows.cu, gemm_narrow.cu, gemm_tiles.cu and gemm_wgmma.cu; all give the same bits, so
-// the choice is free.
+// GemmBf16, GemmGated, GemmRope and GemmSum on the host: check the call and choose the kernel. The
+// kernels are in gemm_rows.cu, gemm_narrow.cu, gemm_tiles.cu and gemm_wgmma.cu; all give the same
+// bits, so the choice is free.
 #include <string>
 
 #include "kernels/cuda/gemm_gates.h"
+#include "kernels/cuda/gemm_norm.h"
 #include "kernels/cuda/gemm_rope.h"
 #include "kernels/cuda/gemm_tile.h"
 
@@ -78,6 +79,17 @@ absl::Status CheckJoined(const char* kernel, const GemmParams& params) {
                                     std::to_string(kMaxJoinedRows));
 }
 
+// Errors in a call of `kernel` that has a part of a norm of `dim` columns.
+absl::Status CheckNormed(const char* kernel, const GemmParams& params, uint32_t dim) {
+  const bool is_narrow = PathOf(params) == GemmPath::kNarrow;
+  if (params.m <= kMaxNormedRows && dim % kVec == 0 && dim <= kMaxNormedDim && is_narrow) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(std::string(kernel) + ": a norm of " +
+                                    std::to_string(params.m) + " x " + std::to_string(dim) +
+                                    ", or a path without wgmma; it takes 8 x 4096");
+}
+
 }  // namespace
 
 absl::Status CheckGemm(const char* kernel, const GemmParams& params) {
@@ -148,9 +160,13 @@ absl::Status GemmGated(const GatedGemmParams& params, void* stream) {
                                       " rows of w; they are even, y is bf16 and has no bias");
   }
   if (absl::Status status = CheckJoined("GemmGated", product); !status.ok()) return status;
+  if (params.norm.weight != nullptr) {
+    absl::Status status = CheckNormed("GemmGated", product, product.k);
+    if (!status.ok()) return status;
+  }
   const GemmPath path = PathOf(product);
   const GatedLaunch launch = {{product, GemmSegments(product.n, product.k)}, {params.gate}};
-  return path == GemmPath::kNarrow ? LaunchGatedNarrow(launch, stream)
+  return path == GemmPath::kNarrow ? LaunchGatedNarrow(launch, params.norm, stream)
                                    : LaunchGatedRows(launch, path, stream);
 }
 
@@ -173,11 +189,28 @@ absl::Status GemmRope(const RopeGemmParams& params, void* stream) {
     return absl::InvalidArgumentError("GemmRope: no arrivals for heads of several tiles");
   }
   if (absl::Status status = CheckJoined("GemmRope", product); !status.ok()) return status;
+  if (params.norm.weight != nullptr) {
+    absl::Status status = CheckNormed("GemmRope", product, product.k);
+    if (!status.ok()) return status;
+  }
   const GemmPath path = PathOf(product);
   const RopedLaunch launch = {{product, GemmSegments(product.n, product.k)},
                               {rope, params.arrivals}};
-  return path == GemmPath::kNarrow ? LaunchRopedNarrow(launch, stream)
+  return path == GemmPath::kNarrow ? LaunchRopedNarrow(launch, params.norm, stream)
                                    : LaunchRopedRows(launch, path, stream);
+}
+
+absl::Status GemmSum(const SumGemmParams& params, void* stream) {
+  const GemmParams& product = params.product;
+  if (absl::Status status = CheckGemm("GemmSum", product); !status.ok()) return status;
+  if (product.m == 0 || product.n == 0) return absl::OkStatus();
+  if (!IsPlain(product)) {
+    return absl::InvalidArgumentError("GemmSum: the residual is bf16, and there is no bias");
+  }
+  if (absl::Status status = CheckJoined("GemmSum", product); !status.ok()) return status;
+  absl::Status status = CheckNormed("GemmSum", product, product.n);
+  if (!status.ok()) return status;
+  return LaunchSumNarrow({{product, GemmSegments(product.n, product.k)}, {params.squares}}, stream);
 }
 
 }  // namespace BATON_BODY

@@ -69,7 +69,7 @@ using GatedLaunch = TailLaunch<GateTail>;
 
 // The launches that GemmGated chooses from. `path` is not kAuto.
 absl::Status LaunchGatedRows(const GatedLaunch& launch, GemmPath path, void* stream);
-absl::Status LaunchGatedNarrow(const GatedLaunch& launch, void* stream);
+absl::Status LaunchGatedNarrow(const GatedLaunch& launch, const NormedRows& norm, void* stream);
 
 }  // namespace BATON_BODY
 }  // namespace baton::kernels::cuda

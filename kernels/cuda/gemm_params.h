@@ -53,6 +53,28 @@ struct GemmParams {
   uint32_t num_sms = kHopperSms;  // at least 1; a wrong number costs time, never bits
 };
 
+// Rows and columns up to which a norm is divided between the product before it, which leaves the
+// squares, and the one after it, which scales what it reads: a thread of RmsNorm has at most one
+// group of eight elements then, so groups can be added up by anyone.
+inline constexpr uint32_t kMaxNormedRows = 8;
+inline constexpr uint32_t kMaxNormedDim = 4096;
+
+// gemm_bf16 into bf16, which is then added to a residual as rms_norm does, with its bits. By wgmma
+// alone (GemmPath::kNarrow), at most kMaxNormedRows rows; n is a multiple of 8, at most
+// kMaxNormedDim.
+struct SumGemmParams {
+  GemmParams product;  // y_bf16 is the residual [m][n], read and written; no bias
+  float* squares;      // [m][n / 8], written: of each eight elements of the new residual the sum
+};
+
+// The norm of the rows of x: x / sqrt(mean(x^2) + eps) * weight is what is multiplied, with the
+// bits that rms_norm gives. By wgmma alone, at most kMaxNormedRows rows of kMaxNormedDim.
+struct NormedRows {
+  const simt::Bf16* weight = nullptr;  // [k]; null: x is multiplied as it is
+  const float* squares = nullptr;      // [m][k / 8], of x: SumGemmParams
+  float eps = 0;
+};
+
 }  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_GEMM_PARAMS_H_

@@ -73,7 +73,7 @@ using RopedLaunch = TailLaunch<RopeTail>;
 
 // The launches that GemmRope chooses from. `path` is not kAuto.
 absl::Status LaunchRopedRows(const RopedLaunch& launch, GemmPath path, void* stream);
-absl::Status LaunchRopedNarrow(const RopedLaunch& launch, void* stream);
+absl::Status LaunchRopedNarrow(const RopedLaunch& launch, const NormedRows& norm, void* stream);
 
 }  // namespace BATON_BODY
 }  // namespace baton::kernels::cuda

@@ -129,6 +129,7 @@ struct KernelTable {
   absl::Status (*gemm_bf16)(const GemmParams& params, void* stream);
   absl::Status (*gemm_gated)(const GatedGemmParams& params, void* stream);
   absl::Status (*gemm_rope)(const RopeGemmParams& params, void* stream);
+  absl::Status (*gemm_sum)(const SumGemmParams& params, void* stream);
   absl::Status (*gemm_packed)(const PackedGemmParams& params, void* stream);
   absl::Status (*unpack)(const UnpackParams& params, void* stream);
   absl::Status (*embed_packed)(const EmbedPackedParams& params, void* stream);
@@ -178,6 +179,7 @@ absl::Status Embed(const EmbedParams& params, void* stream);
 absl::Status GemmBf16(const GemmParams& params, void* stream);
 absl::Status GemmGated(const GatedGemmParams& params, void* stream);
 absl::Status GemmRope(const RopeGemmParams& params, void* stream);
+absl::Status GemmSum(const SumGemmParams& params, void* stream);
 absl::Status CheckCode();
 bool HasWgmma();
 uint32_t MaxSharedBytes();
@@ -207,6 +209,7 @@ extern const KernelInfo kGemmNarrowInfos[3];   // 8 rows of x, 32, 64
 extern const KernelInfo kGatedNarrowInfos[2];  // 8 rows of x, 32
 extern const KernelInfo kGatedRowsInfos[2];
 extern const KernelInfo kRopedNarrowInfos[2];
+extern const KernelInfo kNormedNarrowInfos[3];  // sum; with a norm gates, rope
 extern const KernelInfo kRopedRowsInfos[2];
 extern const KernelInfo kGemmRows8Info;
 extern const KernelInfo kGemmRows32Info;

@@ -215,8 +215,10 @@ uint32_t DeviceModel::KernelsAStep(const ModelConfig& config, StepKernels kernel
   const bool has_experts = config.num_experts > 0;
   uint32_t of_layer = has_experts ? 13 : 9;
   // The product of q, k and v ends with rope, that of gates and ups with the gate.
-  if (kernels == StepKernels::kJoined) of_layer -= has_experts ? 1 : 2;
-  return of_layer * config.num_layers + 4;
+  if (kernels != StepKernels::kApart) of_layer -= has_experts ? 1 : 2;
+  if (kernels == StepKernels::kWithNorms) of_layer -= 2;
+  const uint32_t around = kernels == StepKernels::kWithNorms ? 5 : 4;  // the first norm too
+  return of_layer * config.num_layers + around;
 }
 size_t DeviceModel::weight_bytes() const {
   size_t total = 0;

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <string_view>
 
+#include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/exchange_params.h"
 #include "kernels/cuda/experts_params.h"
+#include "kernels/cuda/gemm_params.h"
 #include "kernels/cuda/gemm_segments.h"
 #include "kernels/simt/types.h"
 
@@ -66,6 +68,7 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       {&residual, bf16(config.hidden_size), "residual"},
       {&added, bf16(config.hidden_size), "added"},
       {&normed, bf16(config.hidden_size), "normed"},
+      {&squares, cuda::kMaxNormedRows * config.hidden_size / 8 * sizeof(float), "squares"},
       {&zeros_, bf16(config.hidden_size), "zeros"},
       {&qkv, bf16(config.qkv_size()), "qkv"},
       {&q, bf16(config.q_size()), "q"},

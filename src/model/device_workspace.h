@@ -46,6 +46,7 @@ class DeviceWorkspace {
   device::DeviceBuffer residual;  // [max_rows][hidden]
   device::DeviceBuffer added;     // [max_rows][hidden]: what the next norm adds to the residual
   device::DeviceBuffer normed;    // [max_rows][hidden]
+  device::DeviceBuffer squares;   // [kMaxNormedRows][hidden / 8] fp32: of the residual
   device::DeviceBuffer qkv;       // [max_rows][qkv_size]
   device::DeviceBuffer q;         // [max_rows][q_size]: rotated
   device::DeviceBuffer attended;  // [max_rows][q_size]

@@ -24,16 +24,33 @@ namespace {
 
 constexpr uint32_t kMaxRows = 40;
 
-// [rows][2][dim], where the two launches of a gated product meet.
-DeviceBuffer* gate_up = nullptr;
+// Where the launches meet that each do one thing.
+struct Between {
+  DeviceBuffer gate_up;  // [rows][2][ffn]
+  DeviceBuffer added;    // [rows][hidden]
+  DeviceBuffer normed;   // [rows][hidden]
+};
+Between* between = nullptr;
 
-// Each product is a launch, and so is the work after it.
+// The residual and the product that was left out of it, normed by a launch; then the rest.
+absl::Status NormApart(const cuda::NormedRows& norm, cuda::GemmParams& product, void* stream) {
+  if (norm.weight == nullptr) return absl::OkStatus();
+  auto* residual = const_cast<simt::Bf16*>(product.x);
+  product.x = between->normed.as<simt::Bf16>();
+  return cuda::runner::Kernels().rms_norm(
+      {between->added.as<simt::Bf16>(), residual, norm.weight, between->normed.as<simt::Bf16>(),
+       product.m, product.k, norm.eps},
+      stream);
+}
+
+// Each product is a launch, and so is the work before and after it.
 const cuda::KernelTable& KernelsApart() {
   static const cuda::KernelTable table = [] {
     cuda::KernelTable kernels = cuda::runner::Kernels();
     kernels.gemm_gated = [](const cuda::GatedGemmParams& params, void* stream) -> absl::Status {
       cuda::GemmParams product = params.product;
-      product.y_bf16 = gate_up->as<simt::Bf16>();
+      BATON_RETURN_IF_ERROR(NormApart(params.norm, product, stream));
+      product.y_bf16 = between->gate_up.as<simt::Bf16>();
       BATON_RETURN_IF_ERROR(cuda::runner::Kernels().gemm_bf16(product, stream));
       const cuda::GateMulParams gates = {product.y_bf16, params.product.y_bf16, product.m,
                                          product.n / 2};
@@ -41,8 +58,15 @@ const cuda::KernelTable& KernelsApart() {
                                                   : cuda::runner::Kernels().gelu_mul(gates, stream);
     };
     kernels.gemm_rope = [](const cuda::RopeGemmParams& params, void* stream) -> absl::Status {
-      BATON_RETURN_IF_ERROR(cuda::runner::Kernels().gemm_bf16(params.product, stream));
+      cuda::GemmParams product = params.product;
+      BATON_RETURN_IF_ERROR(NormApart(params.norm, product, stream));
+      BATON_RETURN_IF_ERROR(cuda::runner::Kernels().gemm_bf16(product, stream));
       return cuda::runner::Kernels().rope_append(params.rope, stream);
+    };
+    kernels.gemm_sum = [](const cuda::SumGemmParams& params, void* stream) {
+      cuda::GemmParams product = params.product;
+      product.y_bf16 = between->added.as<simt::Bf16>();
+      return cuda::runner::Kernels().gemm_bf16(product, stream);
     };
     return kernels;
   }();
@@ -77,42 +101,56 @@ class JoinedStepTest : public ::testing::TestWithParam<std::pair<const char*, Kv
   void SetUp() override {
     ASSERT_TRUE(joined_.fixture.status().ok()) << joined_.fixture.status();
     ASSERT_TRUE(apart_.fixture.status().ok()) << apart_.fixture.status();
-    const size_t elements = size_t{kMaxRows} * 2 * config().ffn_size;
-    memory_ = *DeviceBuffer::Create(apart_.device.accelerator.get(), elements * sizeof(simt::Bf16),
-                                    "gates and ups");
-    gate_up = &memory_;
+    const auto take = [this](uint32_t width) {
+      const size_t size_bytes = size_t{kMaxRows} * width * sizeof(simt::Bf16);
+      return *DeviceBuffer::Create(apart_.device.accelerator.get(), size_bytes, "between launches");
+    };
+    memory_.gate_up = take(2 * config().ffn_size);
+    memory_.added = take(config().hidden_size);
+    memory_.normed = take(config().hidden_size);
+    between = &memory_;
   }
-  void TearDown() override { gate_up = nullptr; }
+  void TearDown() override { between = nullptr; }
 
   const ModelConfig& config() { return apart_.fixture.model().config(); }
 
-  // Runs the chunks on both: equal logits, and this many launches less.
-  void ExpectSame(const std::vector<Chunk>& chunks, uint64_t num_saved) {
+  // The number of launches that a step saves.
+  uint64_t NumSaved(uint32_t num_rows) {
+    StepKernels kernels = StepKernels::kApart;
+    if (num_rows <= cuda::kMaxJoinedRows) kernels = StepKernels::kJoined;
+    const bool takes_norms = !config().traits->experts && !config().traits->post_norms;
+    if (num_rows <= cuda::kMaxNormedRows && takes_norms) kernels = StepKernels::kWithNorms;
+    return DeviceModel::KernelsAStep(config(), StepKernels::kApart) -
+           DeviceModel::KernelsAStep(config(), kernels);
+  }
+
+  // Runs the chunks on both: equal logits, and so many launches less.
+  void ExpectSame(const std::vector<Chunk>& chunks) {
+    uint32_t num_rows = 0;
+    for (const Chunk& chunk : chunks) num_rows += static_cast<uint32_t>(chunk.tokens.size());
     const uint64_t before = simt::TotalRunStats().num_launches;
     const auto got = joined_.fixture.Run(chunks);
-    const uint64_t between = simt::TotalRunStats().num_launches;
+    const uint64_t middle = simt::TotalRunStats().num_launches;
     const auto expected = apart_.fixture.Run(chunks);
     ASSERT_TRUE(got.ok() && expected.ok()) << got.status() << expected.status();
     EXPECT_EQ(*got, *expected);
-    EXPECT_EQ(between - before + num_saved, simt::TotalRunStats().num_launches - between);
+    EXPECT_EQ(middle - before + NumSaved(num_rows), simt::TotalRunStats().num_launches - middle);
   }
 
   DenseModel joined_;
   DenseModel apart_;
-  DeviceBuffer memory_;
+  Between memory_;
 };
 
 // Prompts on both sides of the limit, then decode steps.
 TEST_P(JoinedStepTest, HasTheBitsOfALaunchForEachKernel) {
   const std::vector<TokenId> tokens = RandomTokens(kMaxRows, TestSeed());
   const std::span<const TokenId> all(tokens);
-  const uint64_t saved = DeviceModel::KernelsAStep(config(), StepKernels::kApart) -
-                         DeviceModel::KernelsAStep(config(), StepKernels::kJoined);
   constexpr uint32_t kSequences = 16;
   static_assert(kMaxRows > cuda::kMaxJoinedRows);
-  ExpectSame({{0, 0, all}}, 0);
-  ExpectSame({{1, 0, all.first(cuda::kMaxJoinedRows)}}, saved);
-  for (uint32_t i = 2; i < kSequences; ++i) ExpectSame({{i, 0, all.subspan(i, i)}}, saved);
+  ExpectSame({{0, 0, all}});
+  ExpectSame({{1, 0, all.first(cuda::kMaxJoinedRows)}});
+  for (uint32_t i = 2; i < kSequences; ++i) ExpectSame({{i, 0, all.subspan(i, i)}});
   std::vector<uint32_t> lengths = {kMaxRows, cuda::kMaxJoinedRows};
   for (uint32_t i = 2; i < kSequences; ++i) lengths.push_back(i);
   for (const uint32_t num_rows : {1u, 2u, 8u, kSequences}) {
@@ -120,7 +158,7 @@ TEST_P(JoinedStepTest, HasTheBitsOfALaunchForEachKernel) {
     for (uint32_t i = 0; i < num_rows; ++i) {
       chunks.push_back({i, lengths[i]++, all.subspan(num_rows + i, 1)});
     }
-    ExpectSame(chunks, saved);
+    ExpectSame(chunks);
   }
   for (uint32_t i = 0; i < kSequences; ++i) {
     EXPECT_EQ(joined_.fixture.KvBytes(i, lengths[i]), apart_.fixture.KvBytes(i, lengths[i])) << i;

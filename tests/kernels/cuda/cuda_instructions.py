@@ -68,6 +68,7 @@ ROPE = (
     r"SHFL\.BFLY",
     r"ATOMG\.E\.ADD\.STRONG\.GPU",
 )
+NORM = (r"SHFL\.BFLY", r"STS\.128", r"F2FP\.BF16\.F32\.PACK_AB")
 GATES = (r"FFMA", r"STS\.128", r"LDS\.128")
 # Ranks meet through flags that every GPU of the host sees.
 MEETING = (r"STG\.E\.STRONG\.SYS", r"LDG\.E\.STRONG\.SYS")
@@ -114,6 +115,10 @@ EXPECTED = {
         f"GatedNarrow{rows}Kernel": (*wgmma_ring(rows), *PARTIALS, *GATES) for rows in (8, 32)
     },
     **{f"GatedRows{rows}Kernel": (*TENSOR_PIPELINE, *PARTIALS, *GATES) for rows in (8, 32)},
+    # A norm that two products divide.
+    "SumNarrow8Kernel": (*wgmma_ring(8), *PARTIALS, r"FFMA", r"LDS\.128"),
+    "NormGatedNarrow8Kernel": (*wgmma_ring(8), *PARTIALS, *GATES, *NORM),
+    "NormRopedNarrow8Kernel": (*wgmma_ring(8), *PARTIALS, *ROPE, *NORM),
     # The instructions of rope_append, in the product.
     **{f"RopedNarrow{rows}Kernel": (*wgmma_ring(rows), *PARTIALS, *ROPE) for rows in (8, 32)},
     **{f"RopedRows{rows}Kernel": (*TENSOR_PIPELINE, *PARTIALS, *ROPE) for rows in (8, 32)},

@@ -1,5 +1,6 @@
 #include "tests/kernels/gpu_check/gemm_timing.h"
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -29,9 +30,11 @@ GemmTiming::GemmTiming(const StageInput& input, const ProductShape& shape, uint3
       y_(input.body, size_t{max_rows} * shape.n),
       unpacked_(input.body, shape.is_output ? 0 : size_t{shape.n} * shape.k),
       partials_(input.body, cuda::kGemmMaxPartialBytes),
-      counters_(input.body, std::vector<uint32_t>(cuda::kGemmCounters)) {
+      counters_(input.body, std::vector<uint32_t>(cuda::kGemmCounters)),
+      squares_(input.body, std::vector<float>(
+                               size_t{cuda::kMaxNormedRows} * std::max(shape.n, shape.k) / 8, 1)) {
   for (const absl::Status& status : {w_.status(), x_.status(), y_.status(), unpacked_.status(),
-                                     partials_.status(), counters_.status()}) {
+                                     partials_.status(), counters_.status(), squares_.status()}) {
     if (status_.ok()) status_ = status;
   }
 }
@@ -65,6 +68,26 @@ absl::StatusOr<double> GemmTiming::Add(const TimedCase& named, uint32_t m, cuda:
   return AddTimed(input_, timed, report);
 }
 
+cuda::NormedRows GemmTiming::NormOf(uint32_t m) {
+  const bool has_kernel = m <= cuda::kMaxNormedRows && shape_.k <= cuda::kMaxNormedDim;
+  if (!has_kernel || input_.major != 9) return {};
+  return {reinterpret_cast<const cuda::Bf16*>(x_.Piece(0, 0)), squares_.data(), 1e-5f};
+}
+
+absl::Status GemmTiming::AddSum(const TimedCase& named, uint32_t m, Report& report) {
+  TimedCase timed = named;
+  const size_t bytes = BytesOf(shape_);
+  timed.bytes = static_cast<double>(bytes) + 2.0 * m * (2 * shape_.n + shape_.k);
+  timed.flops = 2.0 * m * shape_.n * shape_.k;
+  const cuda::GemmParams params = ParamsOf(m, cuda::GemmPath::kNarrow);
+  timed.work = WorkOf(input_, w_.NumPieces(bytes), [this, params, bytes](void* stream, uint32_t i) {
+    cuda::GemmParams launch = params;
+    launch.w = reinterpret_cast<const cuda::Bf16*>(w_.Piece(bytes, i));
+    return input_.body.kernels().gemm_sum({launch, squares_.data()}, stream);
+  });
+  return AddTimed(input_, timed, report).status();
+}
+
 absl::Status GemmTiming::AddGated(const TimedCase& named, uint32_t m, Report& report) {
   TimedCase timed = named;
   const size_t bytes = BytesOf(shape_);
@@ -74,7 +97,8 @@ absl::Status GemmTiming::AddGated(const TimedCase& named, uint32_t m, Report& re
   timed.work = WorkOf(input_, w_.NumPieces(bytes), [this, params, bytes](void* stream, uint32_t i) {
     cuda::GemmParams launch = params;
     launch.w = reinterpret_cast<const cuda::Bf16*>(w_.Piece(bytes, i));
-    return input_.body.kernels().gemm_gated({launch, cuda::GateKind::kSilu}, stream);
+    return input_.body.kernels().gemm_gated({launch, cuda::GateKind::kSilu, NormOf(launch.m)},
+                                            stream);
   });
   return AddTimed(input_, timed, report).status();
 }
@@ -121,7 +145,7 @@ absl::Status GemmTiming::AddRoped(const TimedCase& named, uint32_t m, Report& re
   timed.work = WorkOf(input_, w_.NumPieces(bytes), [&](void* stream, uint32_t i) {
     cuda::GemmParams launch = params;
     launch.w = reinterpret_cast<const cuda::Bf16*>(w_.Piece(bytes, i));
-    return body.kernels().gemm_rope({launch, rope, arrivals.data()}, stream);
+    return body.kernels().gemm_rope({launch, rope, arrivals.data(), NormOf(m)}, stream);
   });
   return AddTimed(input_, timed, report).status();
 }

@@ -351,6 +351,7 @@ absl::Status CheckKernels(const StageInput& input, Report& report) {
     BATON_RETURN_IF_ERROR(CheckProducts(input, report));
     BATON_RETURN_IF_ERROR(CheckJoinedGates(input, report));
     BATON_RETURN_IF_ERROR(CheckJoinedRopes(input, report));
+    BATON_RETURN_IF_ERROR(CheckJoinedNorms(input, report));
   }
   BATON_RETURN_IF_ERROR(CheckAttentionKernels(input, report));
   if (input.kernels == KernelList::kAsynchronous) return absl::OkStatus();
