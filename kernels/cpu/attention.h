@@ -76,8 +76,7 @@ inline void LoadQueries(const ItemRun& run) {
     const float* q = run.args.q + size_t{row} * run.args.q_stride + size_t{head} * dim;
     float* out = run.area.q + size_t{i} * run.shape.padded_dim;
     for (uint32_t d = 0; d < dim; d += 16) {
-      const uint32_t n = dim - d < 16 ? dim - d : 16;
-      Store(out + d, Mul(LoadN(q + d, n), scale));
+      Store(out + d, Mul(dim - d < 16 ? LoadN(q + d, dim - d) : Load(q + d), scale));
     }
     if (run.args.kv.layout->dtype == kv::KvDtype::kQ8) TurnRow(out, dim);
   }

@@ -7,38 +7,88 @@
 
 namespace baton::kernels::BATON_ISA {
 
-// Rule (3) for one row and tile: the maximum, the weights (in place of the scores) and the lanes.
-inline void SoftmaxRow(const AttentionShape& shape, QueryState state, device::TaskRange keys,
-                       float* scores) {
+// The largest score of each lane of one row and tile. Scores of masked keys become -infinity.
+BATON_INLINE F32x16 LargestScores(device::TaskRange keys, float* scores) {
   const F32x16 minus_infinity = Set1(-std::numeric_limits<float>::infinity());
-  const uint32_t first = keys.begin / kGroupKeys;
-  const uint32_t end = (keys.end + kGroupKeys - 1) / kGroupKeys;
   F32x16 best = minus_infinity;
-  for (uint32_t g = first; g < end; ++g) {
-    const int32_t base = static_cast<int32_t>(g * kGroupKeys);
-    const F32x16 s = KeepLanes(Load(scores + base), static_cast<int32_t>(keys.begin) - base,
-                               static_cast<int32_t>(keys.end) - base, minus_infinity);
-    Store(scores + base, s);
+  for (uint32_t base = keys.begin & ~(kGroupKeys - 1); base < keys.end; base += kGroupKeys) {
+    F32x16 s = Load(scores + base);
+    if (base < keys.begin || base + kGroupKeys > keys.end) {
+      s = KeepLanes(s, static_cast<int32_t>(keys.begin) - static_cast<int32_t>(base),
+                    static_cast<int32_t>(keys.end) - static_cast<int32_t>(base), minus_infinity);
+      Store(scores + base, s);
+    }
     best = Max(best, s);
   }
-  const float old_max = *state.max;
-  const float tile_max = MaxAll(best);
-  const float new_max = tile_max > old_max ? tile_max : old_max;
-  if (new_max > old_max) {
-    const F32x16 factor = Exp(Set1(old_max - new_max));
-    for (uint32_t i = 0; i < shape.padded_values + 16; i += 16) {
-      Store(state.sums + i, Mul(Load(state.sums + i), factor));
+  return best;
+}
+
+// What the scores of a tile do to the maxima of kRows rows.
+struct TileMaxima {
+  float largest[16];  // after the tile
+  float factors[16];  // exp(before - after), of rows whose maximum rises
+  bool rises[16];
+};
+
+// The maxima of kRows rows after a tile. One exp gives the factors of all rows.
+template <int kRows>
+BATON_INLINE void RaiseMaxima(const ItemRun& run, uint32_t query, const device::TaskRange* keys,
+                              TileMaxima* maxima) {
+  static_assert(kRows <= 16);
+  constexpr int kPadded = (kRows + 3) / 4 * 4;
+  F32x16 best[kPadded];
+  for (int r = 0; r < kPadded; ++r) {
+    best[r] = LargestScores(r < kRows ? keys[r] : device::TaskRange{0, 0},
+                            run.area.scores[r < kRows ? r : 0]);
+  }
+  if constexpr (kRows >= 4) {
+    for (int r = 0; r < kPadded; r += 4) {
+      StoreQuarter(maxima->largest + r,
+                   FoldFour(best + r, [](F32x16 a, F32x16 b) { return Max(a, b); }));
     }
-    *state.max = new_max;
+  } else {
+    for (int r = 0; r < kRows; ++r) maxima->largest[r] = MaxAll(best[r]);
   }
-  const F32x16 max = Set1(new_max);
-  F32x16 lanes = Load(state.lanes);
-  for (uint32_t g = first; g < end; ++g) {
-    const F32x16 e = Exp(Sub(Load(scores + g * kGroupKeys), max));
-    Store(scores + g * kGroupKeys, e);
-    lanes = Add(lanes, e);
+  alignas(64) float change[16] = {};
+  bool any = false;
+  for (int r = 0; r < kRows; ++r) {
+    float* max = StateAt(run.shape, run.area.current, query + static_cast<uint32_t>(r)).max;
+    const float before = *max;
+    maxima->rises[r] = maxima->largest[r] > before;
+    if (!maxima->rises[r]) maxima->largest[r] = before;
+    any |= maxima->rises[r];
+    change[r] = before - maxima->largest[r];
+    *max = maxima->largest[r];
   }
-  Store(state.lanes, lanes);
+  if (any) Store(maxima->factors, Exp(Load(change)));
+}
+
+// Rule (3) for kRows rows and a tile: the maxima, the weights (in place of the scores) and the
+// lanes. Rows take each step together, so that the chain of one does not wait for that of another.
+template <int kRows>
+inline void SoftmaxRows(const ItemRun& run, uint32_t query, const device::TaskRange* keys) {
+  TileMaxima maxima;
+  RaiseMaxima<kRows>(run, query, keys, &maxima);
+  for (int r = 0; r < kRows; ++r) {
+    if (keys[r].size() == 0) continue;
+    const QueryState state = StateAt(run.shape, run.area.current, query + static_cast<uint32_t>(r));
+    if (maxima.rises[r]) {
+      const F32x16 factor = Set1(maxima.factors[r]);
+      for (uint32_t i = 0; i < run.shape.padded_values + 16; i += 16) {
+        Store(state.sums + i, Mul(Load(state.sums + i), factor));
+      }
+    }
+    const F32x16 max = Set1(maxima.largest[r]);
+    float* scores = run.area.scores[r];
+    F32x16 lanes = Load(state.lanes);
+    for (uint32_t base = keys[r].begin & ~(kGroupKeys - 1); base < keys[r].end;
+         base += kGroupKeys) {
+      const F32x16 e = Exp(Sub(Load(scores + base), max));
+      Store(scores + base, e);
+      lanes = Add(lanes, e);
+    }
+    Store(state.lanes, lanes);
+  }
 }
 
 // Adds some columns of values of kRows rows whose visible keys may differ: what all see together,
@@ -110,11 +160,7 @@ inline void TileRows(const ItemRun& run, const TileSource& tile, uint32_t tile_b
   const float* q = run.area.q + size_t{query} * run.shape.padded_dim;
   ScoreGroups<kRows>(tile, {first / kGroupKeys, (last + kGroupKeys - 1) / kGroupKeys}, q,
                      run.area.scores);
-  for (int r = 0; r < kRows; ++r) {
-    if (keys[r].size() == 0) continue;
-    SoftmaxRow(run.shape, StateAt(run.shape, run.area.current, query + static_cast<uint32_t>(r)),
-               keys[r], run.area.scores[r]);
-  }
+  SoftmaxRows<kRows>(run, query, keys);
   ValuesOfRows<kRows>(run, tile, keys, run.area.current + query * run.shape.state_stride);
 }
 

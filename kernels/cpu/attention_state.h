@@ -12,7 +12,9 @@ namespace baton::kernels::BATON_ISA {
 inline constexpr uint32_t kSplitKeys = 256;
 static_assert(kSplitKeys % kTileKeys == 0);
 // Query rows times heads of one item: K and V tiles (16 KiB at dim 64) are shared by this many.
-inline constexpr uint32_t kItemQueries = 64;
+// Rows of 1, 2, 3, 4, 6, 8 or 9 heads fill it, and it is whole passes of kAttentionRows.
+inline constexpr uint32_t kItemQueries = 72;
+static_assert(kItemQueries % kAttentionRows == 0);
 // Items below which a step is cut into splits, per thread.
 inline constexpr uint32_t kMinItemsPerThread = 4;
 // Partial results held at a time, per thread, in (item, split) pairs.

@@ -68,50 +68,83 @@ struct TileSource {
 // 16 codes of q8 as fp32; exact.
 BATON_INLINE F32x16 LoadCodes(const std::byte* p) { return ToFloat(LoadSignedBytes(p)); }
 
+// Groups of keys, or columns of values, that a pass of kRows rows takes at once: so many that its
+// chains hide their latency.
+template <int kRows>
+constexpr int NumAtOnce() {
+  if (4 * kRows <= kAttentionChains) return 4;
+  return 2 * kRows <= kAttentionChains ? 2 : 1;
+}
+
+// One dim of the scores of groups [g, g + kSharing): s[r][g + i] = fma(q[r * stride], keys[i],
+// s[r][g + i]).
+template <int kRows, int kGroups, int kSharing>
+BATON_INLINE void ScoreStep(const float* q, size_t stride, const F32x16 (&keys)[kSharing], int g,
+                            F32x16 (&s)[kRows][kGroups]) {
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    const F32x16 x = Set1(q[r * stride]);
+#pragma GCC unroll 4
+    for (int i = 0; i < kSharing; ++i) s[r][g + i] = Fma(x, keys[i], s[r][g + i]);
+  }
+}
+
 // s[r][g] += dims `dims` of the products of kRows rows and kGroups groups of keys.
 template <int kRows, int kGroups>
 BATON_INLINE void AddProducts(const TileSource& tile, uint32_t first, const float* q,
                               device::TaskRange dims, F32x16 (&s)[kRows][kGroups]) {
+  // Groups that share the broadcast of a query's element. On 16 registers their keys would spill.
+  constexpr int kSharing = kAttentionChains >= 16 ? kGroups : 1;
   const size_t stride = tile.padded_dim;
+  if (tile.form == TileForm::kFloats) {
+    for (uint32_t d = dims.begin; d < dims.end; ++d) {
+#pragma GCC unroll 4
+      for (int g = 0; g < kGroups; g += kSharing) {
+        F32x16 keys[kSharing];
+        const float* row =
+            tile.k_tile + d * kTileKeys + (first + static_cast<uint32_t>(g)) * kGroupKeys;
+#pragma GCC unroll 4
+        for (int i = 0; i < kSharing; ++i) keys[i] = Load(row + i * kGroupKeys);
+        ScoreStep(q + d, stride, keys, g, s);
+      }
+    }
+    return;
+  }
+  const std::byte* k[kGroups];
+  for (int g = 0; g < kGroups; ++g) k[g] = tile.k[first + g];
   if (tile.form == TileForm::kPairs) {
-    const std::byte* k[kGroups];
-    for (int g = 0; g < kGroups; ++g) k[g] = tile.k[first + g];
     for (uint32_t d = dims.begin; d < dims.end; d += 2) {
 #pragma GCC unroll 4
-      for (int g = 0; g < kGroups; ++g) {
-        if constexpr (kRows < kAttentionRows)
-          tile.with_keys.Line(first + static_cast<uint32_t>(g), d / 2);
-        const I32x16 pair = LoadPairs(k[g] + d / 2 * tile.k_step);
-        const F32x16 low = PairLow(pair);
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) s[r][g] = Fma(Set1(q[r * stride + d]), low, s[r][g]);
-        const F32x16 high = PairHigh(pair);
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) s[r][g] = Fma(Set1(q[r * stride + d + 1]), high, s[r][g]);
-      }
-    }
-  } else if (tile.form == TileForm::kCodes) {
-    const std::byte* k[kGroups];
-    for (int g = 0; g < kGroups; ++g) k[g] = tile.k[first + g];
-    for (uint32_t d = dims.begin; d < dims.end; ++d) {
+      for (int g = 0; g < kGroups; g += kSharing) {
+        F32x16 low[kSharing];
+        F32x16 high[kSharing];
 #pragma GCC unroll 4
-      for (int g = 0; g < kGroups; ++g) {
-        if (kRows < kAttentionRows && d % 4 == 0) {
-          tile.with_keys.Line(first + static_cast<uint32_t>(g), d / 4);
+        for (int i = 0; i < kSharing; ++i) {
+          if constexpr (kRows < kAttentionRows) {
+            tile.with_keys.Line(first + static_cast<uint32_t>(g + i), d / 2);
+          }
+          const I32x16 pair = LoadPairs(k[g + i] + d / 2 * tile.k_step);
+          low[i] = PairLow(pair);
+          high[i] = PairHigh(pair);
         }
-        const F32x16 key = LoadCodes(k[g] + d * tile.k_step);
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) s[r][g] = Fma(Set1(q[r * stride + d]), key, s[r][g]);
+        ScoreStep(q + d, stride, low, g, s);
+        ScoreStep(q + d + 1, stride, high, g, s);
       }
     }
-  } else {
-    for (uint32_t d = dims.begin; d < dims.end; ++d) {
+    return;
+  }
+  for (uint32_t d = dims.begin; d < dims.end; ++d) {
 #pragma GCC unroll 4
-      for (int g = 0; g < kGroups; ++g) {
-        const F32x16 key = Load(tile.k_tile + d * kTileKeys + (first + g) * kGroupKeys);
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) s[r][g] = Fma(Set1(q[r * stride + d]), key, s[r][g]);
+    for (int g = 0; g < kGroups; g += kSharing) {
+      F32x16 keys[kSharing];
+#pragma GCC unroll 4
+      for (int i = 0; i < kSharing; ++i) {
+        if (kRows < kAttentionRows && d % 4 == 0) {
+          tile.with_keys.Line(first + static_cast<uint32_t>(g + i), d / 4);
+        }
+        keys[i] = LoadCodes(k[g + i] + d * tile.k_step);
       }
+      ScoreStep(q + d, stride, keys, g, s);
     }
   }
 }
@@ -143,12 +176,11 @@ BATON_INLINE void Scores(const TileSource& tile, uint32_t first, const float* q,
   }
 }
 
-// All key groups [first, end) for kRows rows; fewer rows take more groups at once, so that enough
-// chains are in flight.
+// All key groups [first, end) for kRows rows.
 template <int kRows>
 inline void ScoreGroups(const TileSource& tile, device::TaskRange groups, const float* q,
                         float (*scores)[kTileKeys]) {
-  constexpr int kGroups = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
+  constexpr int kGroups = NumAtOnce<kRows>();
   uint32_t g = groups.begin;
   for (; g + kGroups <= groups.end; g += kGroups) Scores<kRows, kGroups>(tile, g, q, scores);
   for (; g < groups.end; ++g) Scores<kRows, 1>(tile, g, q, scores);

@@ -130,7 +130,7 @@ BATON_INLINE void Values(const TileSource& tile, uint32_t column, device::TaskRa
 template <int kRows>
 inline void ValueColumns(const TileSource& tile, device::TaskRange columns, device::TaskRange keys,
                          const ValueRows& rows) {
-  constexpr uint32_t kColumns = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
+  constexpr uint32_t kColumns = NumAtOnce<kRows>();
   uint32_t c = columns.begin;
   for (; c + kColumns <= columns.end; c += kColumns) {
     Values<kRows, kColumns>(tile, c, keys, rows);

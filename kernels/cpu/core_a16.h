@@ -1,8 +1,8 @@
 // Cores of the quantised matmul, shared by every instruction set: int16 pairs of consecutive k
 // (lanes = outputs) times a broadcast pair of activations, summed in int32. Sums over a block are
 // exact: 32 * 128 * 32767 < 2^31. Included after one of the simd_*.h headers, which give kTileRows
-// (the tile fills the registers: on AVX2 6 rows x 2 registers of sums + 2 of weights + 1 broadcast
-// + 1 product).
+// and kTilePanels (the tile fills the registers: on AVX2 6 rows x 2 registers of sums + 2 of
+// weights + 1 broadcast + 1 product).
 #ifndef BATON_KERNELS_CPU_CORE_A16_H_
 #define BATON_KERNELS_CPU_CORE_A16_H_
 
@@ -10,9 +10,6 @@
 
 namespace baton::kernels::BATON_ISA {
 
-// Up to this many rows a panel is read straight from its packed form, kStreamRows at a time; above,
-// unpacking it once costs less than taking its nibbles apart for each group of rows again.
-inline constexpr uint32_t kMaxStreamRows = 16;
 // Rows that share the digits while they are in registers.
 inline constexpr uint32_t kStreamRows = 3;
 // How far ahead a panel is asked for: one Zen 3 core then reads 23 GB/s of weights, and 17 GB/s
@@ -29,57 +26,88 @@ struct A16Rows {
   size_t scale_stride;    // blocks between rows
 };
 
-// The sum of activations that the kPart-th min of block b is multiplied by.
-template <PackedScales kScales>
+// How the scales of a block enter a product.
+struct ScaleForm {
+  int parts;  // scales of a block
+  bool has_min;
+};
+constexpr ScaleForm FormOf(PackedScales scales) { return {ScalesPerBlock(scales), HasMin(scales)}; }
+
+// The sum of activations that the part-th min of block b is multiplied by.
+template <ScaleForm kForm>
 BATON_INLINE F32x16 SumForMin(const A16Rows& rows, size_t row, uint32_t b, uint32_t part) {
   const size_t block = row * rows.scale_stride + b;
-  return Set1(ScalesPerBlock(kScales) == 2 ? rows.half_sum[2 * block + part] : rows.sum[block]);
+  return Set1(kForm.parts == 2 ? rows.half_sum[2 * block + part] : rows.sum[block]);
 }
 
-// dot [kRows][16] = w [kPairs][16][2] times kRows rows that are `stride` elements apart.
-template <int kPairs, int kRows>
+// dot [kRows][kPanels][16] = w [kPairs][kPanels][16][2] times kRows rows that are `stride` elements
+// apart.
+template <int kPairs, int kRows, int kPanels>
 BATON_INLINE void DotBlock(const int16_t* w, const int16_t* rows, size_t stride,
-                           I32x16 (&dot)[kRows]) {
+                           I32x16 (&dot)[kRows][kPanels]) {
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) dot[r] = SetI(0);
-#pragma GCC unroll 2
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) dot[r][p] = SetI(0);
+  }
+#pragma GCC unroll 1
   for (int i = 0; i < kPairs; ++i) {
-    const I32x16 pair = LoadInts(w + i * 2 * kPanelRows);
+    I32x16 pairs[kPanels];
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) pairs[p] = LoadInts(w + (i * kPanels + p) * 2 * kPanelRows);
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) MulAddBroadcast(&dot[r], pair, rows + r * stride + 2 * i);
+    for (int r = 0; r < kRows; ++r) {
+      const PairInAllLanes a = BroadcastPair(rows + r * stride + 2 * i);
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) MulAddInto(&dot[r][p], pairs[p], a);
+    }
   }
 }
 
-// Unpacked blocks of one panel.
+// Unpacked blocks of some neighbouring panels.
 struct PanelStretch {
-  const int16_t* digits;  // [num_blocks][16 pairs][16 outputs][2]
-  const float* scale;     // [num_blocks][scales of a block][16]
+  const int16_t* digits;  // [num_blocks][16 pairs][panels][16 outputs][2]
+  const float* scale;     // [num_blocks][scales of a block][panels][16]
   const float* min;       // as scale; read only when the type has one
   uint32_t num_blocks;
 };
 
-// acc [kRows][16] += the stretch times kRows rows.
-template <PackedScales kScales, int kRows>
-inline void Tile(const PanelStretch& panel, const A16Rows& rows, float* acc) {
-  constexpr int kParts = ScalesPerBlock(kScales);
-  constexpr int kPairs = 16 / kParts;
+// acc [kRows][kPanels][16] += the stretch times kRows rows. Out of line, so that all types of one
+// form share it.
+template <ScaleForm kForm, int kRows, int kPanels>
+__attribute__((noinline)) void Tile(const PanelStretch& stretch, const A16Rows& from, float* acc) {
+  constexpr int kPairs = 16 / kForm.parts;
+  const PanelStretch panels = stretch;
+  const A16Rows rows = from;
   // A part is what shares a scale: a block or half of one.
-  for (uint32_t part = 0; part < panel.num_blocks * kParts; ++part) {
-    const uint32_t b = part / kParts;
-    I32x16 dot[kRows];
-    DotBlock<kPairs>(panel.digits + part * (2 * kPairs * kPanelRows), rows.q + part * 2 * kPairs,
-                     rows.q_stride, dot);
-    const F32x16 d = Load(panel.scale + part * kPanelRows);
+  for (uint32_t part = 0; part < panels.num_blocks * kForm.parts; ++part) {
+    const uint32_t b = part / kForm.parts;
+    I32x16 dot[kRows][kPanels];
+    DotBlock<kPairs>(panels.digits + part * (2 * kPairs * kPanels * kPanelRows),
+                     rows.q + part * 2 * kPairs, rows.q_stride, dot);
+    F32x16 d[kPanels];
+    F32x16 m[kPanels];
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) {
+      d[p] = Load(panels.scale + (part * kPanels + p) * kPanelRows);
+      m[p] = kForm.has_min ? Load(panels.min + (part * kPanels + p) * kPanelRows) : Zero();
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const F32x16 s = Mul(d, Set1(rows.scale[r * rows.scale_stride + b]));
-      F32x16 sum = Fma(s, ToFloat(dot[r]), Load(acc + r * kPanelRows));
-      if constexpr (HasMin(kScales)) {
-        sum = Fma(Load(panel.min + part * kPanelRows),
-                  SumForMin<kScales>(rows, static_cast<size_t>(r), b, part % kParts), sum);
+      const F32x16 a = Set1(rows.scale[r * rows.scale_stride + b]);
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) {
+        float* at = acc + (r * kPanels + p) * kPanelRows;
+        F32x16 sum = Fma(Mul(d[p], a), ToFloat(dot[r][p]), Load(at));
+        if constexpr (kForm.has_min) {
+          sum =
+              Fma(m[p], SumForMin<kForm>(rows, static_cast<size_t>(r), b, part % kForm.parts), sum);
+        }
+        Store(at, sum);
       }
-      Store(acc + r * kPanelRows, sum);
     }
+    // gcc 12 would keep the sums beside the next part's, and spill both.
+    __asm__ volatile("" ::: "memory");
   }
 }
 
@@ -124,7 +152,7 @@ BATON_INLINE void StreamPart(const PanelBlock& w, const A16Rows& rows, uint32_t 
     sum[r] = Fma(s, ToFloat(dot[r]), sum[r]);
     if constexpr (HasMin(kScales)) {
       const F32x16 m = LoadMin<kScales, kPart>(w.super, w.block);
-      sum[r] = Fma(m, SumForMin<kScales>(rows, static_cast<size_t>(r), b, kPart), sum[r]);
+      sum[r] = Fma(m, SumForMin<FormOf(kScales)>(rows, static_cast<size_t>(r), b, kPart), sum[r]);
     }
   }
 }

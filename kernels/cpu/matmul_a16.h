@@ -3,8 +3,8 @@
 //
 // Work split: outputs are cut into panels of 16; a task owns some panels (and, for many rows, a
 // block of rows). Up to kMaxStreamRows rows a panel is read straight from the packed form, once:
-// bytes moved = weights.bytes(), and memory should bind. More rows: a stretch of a panel is
-// unpacked to int16 pairs in L1 and multiplied with tiles of kTileRows rows; 2 m n k operations,
+// bytes moved = weights.bytes(), and memory should bind. More rows: a stretch of kTilePanels panels
+// is unpacked to int16 pairs in L1 and multiplied with tiles of kTileRows rows; 2 m n k operations,
 // and the rate of vpmaddwd/vpdpwssd should bind (NOTES.md has the fractions reached).
 //
 // The arithmetic of one output, in every path:
@@ -17,24 +17,10 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/core_a16.h"
+#include "kernels/cpu/stretch_a16.h"
 #include "kernels/ops.h"
 
 namespace baton::kernels::BATON_ISA {
-
-// Blocks unpacked at a time: 24 KiB of int16, which leaves room for the activations in a 32 KiB L1.
-inline constexpr uint32_t kChunkBlocks = 24;
-// Rows of a task: their accumulators (16 fp32 each) stay in L1/L2.
-inline constexpr uint32_t kTaskRows = 192;
-
-// Per-thread working memory of the unpacking path.
-struct alignas(64) A16Scratch {
-  int16_t digits[kChunkBlocks][kQuantBlock / 2][kPanelRows][2];
-  float scale[2 * kChunkBlocks][kPanelRows];  // at most two a block
-  float min[2 * kChunkBlocks][kPanelRows];
-  float acc[kTaskRows][kPanelRows];
-};
-static_assert(sizeof(A16Scratch) <= device::ThreadPool::kScratchBytes);
 
 BATON_INLINE A16Rows RowsAt(const A16View& a, uint32_t row, uint32_t block) {
   const size_t blocks = a.k / kQuantBlock;
@@ -47,17 +33,41 @@ BATON_INLINE A16Rows RowsAt(const A16View& a, uint32_t row, uint32_t block) {
           blocks};
 }
 
-// How a matmul of many rows is cut: row_parts x panel_parts tasks, about eight a thread.
+// How a matmul of many rows is cut: row_parts x panel_parts tasks, about eight a thread. Cuts lie
+// between tiles.
 struct MatMulTasks {
   uint32_t row_parts;
   uint32_t panel_parts;
 };
 
+// Rows and panels of one task.
+struct MatMulTask {
+  device::TaskRange rows;
+  device::TaskRange panels;
+};
+
+// Units of which `count` elements fill all but the last.
+constexpr uint32_t NumUnits(uint32_t count, uint32_t unit) { return (count + unit - 1) / unit; }
+
 inline MatMulTasks TasksOf(const device::ThreadPool& pool, const MatMulArgs& args) {
-  const uint32_t row_parts = (args.m + kTaskRows - 1) / kTaskRows;
+  const uint32_t row_parts = NumUnits(args.m, kTaskRows);
   if (pool.num_threads() == 1) return {row_parts, 1};
-  const uint32_t wanted = (8 * pool.num_threads() + row_parts - 1) / row_parts;
-  return {row_parts, std::clamp<uint32_t>(wanted, 1, args.weights->num_panels())};
+  const uint32_t wanted = NumUnits(8 * pool.num_threads(), row_parts);
+  return {row_parts,
+          std::clamp<uint32_t>(wanted, 1, NumUnits(args.weights->num_panels(), kTilePanels))};
+}
+
+// Part `part` of [0, total), cut at multiples of `unit`.
+inline device::TaskRange PartInUnits(uint32_t total, uint32_t unit, uint32_t num_parts,
+                                     uint32_t part) {
+  const device::TaskRange units = device::PartOf(NumUnits(total, unit), num_parts, part);
+  return {units.begin * unit, std::min(total, units.end * unit)};
+}
+
+inline MatMulTask TaskAt(const MatMulTasks& tasks, const MatMulArgs& args, uint32_t task) {
+  return {PartInUnits(args.m, kTileRows, tasks.row_parts, task / tasks.panel_parts),
+          PartInUnits(args.weights->num_panels(), kTilePanels, tasks.panel_parts,
+                      task % tasks.panel_parts)};
 }
 
 // Writes (or adds) 16 outputs of one row; the last panel may have fewer columns.
@@ -100,60 +110,61 @@ inline void StreamTask(const MatMulArgs& args, device::TaskRange panels) {
   }
 }
 
-// All rows of a task against the unpacked stretch, in tiles of kTileRows and one smaller tile.
-template <PackedScales kScales, int kRows>
-BATON_INLINE void TileRest(const PanelStretch& panel, const A16Rows& rows, uint32_t num_rows,
-                           float* acc) {
+// The tile of 1 to kRows rows.
+template <ScaleForm kForm, int kRows, int kPanels>
+BATON_INLINE void TileOf(const PanelStretch& stretch, const A16Rows& rows, uint32_t num_rows,
+                         float* acc) {
   if constexpr (kRows > 0) {
     if (num_rows == kRows) {
-      Tile<kScales, kRows>(panel, rows, acc);
+      Tile<kForm, kRows, kPanels>(stretch, rows, acc);
     } else {
-      TileRest<kScales, kRows - 1>(panel, rows, num_rows, acc);
+      TileOf<kForm, kRows - 1, kPanels>(stretch, rows, num_rows, acc);
     }
   }
 }
 
-template <PackedDigits kDigits, PackedScales kScales>
-inline void UnpackStretch(const PackedMatrix& w, uint32_t panel, device::TaskRange blocks,
-                          A16Scratch* s) {
-  constexpr int kParts = ScalesPerBlock(kScales);
-  for (uint32_t b = blocks.begin; b < blocks.end; ++b) {
-    const std::byte* super = w.panel(panel) + SuperOffset(kDigits, kScales, b);
-    const std::byte* block = w.panel(panel) + BlockOffset(kDigits, kScales, b);
-    const uint32_t i = b - blocks.begin;
-    Store(s->scale[i * kParts], LoadScale<kScales, 0>(super, block));
-    if constexpr (kParts == 2) Store(s->scale[i * 2 + 1], LoadScale<kScales, 1>(super, block));
-    if constexpr (HasMin(kScales)) {
-      Store(s->min[i * kParts], LoadMin<kScales, 0>(super, block));
-      if constexpr (kParts == 2) Store(s->min[i * 2 + 1], LoadMin<kScales, 1>(super, block));
-    }
-    UnpackDigits<kDigits>(block + BlockScaleBytes(kScales), s->digits[i][0][0]);
-  }
-}
-
-template <PackedDigits kDigits, PackedScales kScales>
-inline void TileTask(const MatMulArgs& args, device::TaskRange task_rows, device::TaskRange panels,
-                     A16Scratch* s) {
+// All rows of a task times panels [panel, panel + kPanels). Outputs are written tile by tile, so
+// that their misses pass while the next tile is computed.
+template <PackedDigits kDigits, PackedScales kScales, int kPanels>
+inline void TilePanels(const MatMulArgs& args, device::TaskRange task_rows, uint32_t panel,
+                       A16Scratch* s) {
   const PackedMatrix& w = *args.weights;
   const uint32_t num_blocks = w.k() / kQuantBlock;
-  const uint32_t num_chunks = (num_blocks + kChunkBlocks - 1) / kChunkBlocks;
-  for (uint32_t p = panels.begin; p < panels.end; ++p) {
-    for (uint32_t r = 0; r < task_rows.size(); ++r) Store(s->acc[r], Zero());
-    for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
-      const device::TaskRange blocks = device::PartOf(num_blocks, num_chunks, chunk);
-      UnpackStretch<kDigits, kScales>(w, p, blocks, s);
-      const PanelStretch stretch = {s->digits[0][0][0], s->scale[0], s->min[0], blocks.size()};
-      uint32_t r = 0;
-      for (; r + kTileRows <= task_rows.size(); r += kTileRows) {
-        Tile<kScales, kTileRows>(stretch, RowsAt(args.a16, task_rows.begin + r, blocks.begin),
-                                 s->acc[r]);
+  const uint32_t num_chunks = NumUnits(num_blocks, kChunkBlocks);
+  const uint32_t num_tiles = NumUnits(task_rows.size(), kTileRows);
+  for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
+    const device::TaskRange blocks = device::PartOf(num_blocks, num_chunks, chunk);
+    UnpackStretch<kDigits, kScales, kPanels>(w, panel, blocks, s);
+    const PanelStretch stretch = {s->digits, s->scale[0], s->min[0], blocks.size()};
+    const bool is_last = chunk + 1 == num_chunks;
+    const uint32_t next_panel = is_last ? panel + kPanels : panel;
+    const device::TaskRange next = device::PartOf(num_blocks, num_chunks, is_last ? 0 : chunk + 1);
+    for (uint32_t tile = 0; tile < num_tiles; ++tile) {
+      const uint32_t row = task_rows.begin + tile * kTileRows;
+      const uint32_t num_rows = std::min(kTileRows, task_rows.end - row);
+      float(*acc)[kPanelRows] = s->acc + tile * kTileRows * kPanels;
+      if (chunk == 0) {
+        for (uint32_t i = 0; i < num_rows * kPanels; ++i) Store(acc[i], Zero());
       }
-      TileRest<kScales, kTileRows - 1>(stretch, RowsAt(args.a16, task_rows.begin + r, blocks.begin),
-                                       task_rows.size() - r, s->acc[r]);
+      FetchStretch<kDigits, kScales, kPanels>(w, next_panel, next, num_tiles, tile);
+      TileOf<FormOf(kScales), kTileRows, kPanels>(stretch, RowsAt(args.a16, row, blocks.begin),
+                                                  num_rows, acc[0]);
+      if (!is_last) continue;
+      for (uint32_t i = 0; i < num_rows * kPanels; ++i) {
+        StoreOutputs(args, row + i / kPanels, panel + i % kPanels, Load(acc[i]));
+      }
     }
-    for (uint32_t r = 0; r < task_rows.size(); ++r) {
-      StoreOutputs(args, task_rows.begin + r, p, Load(s->acc[r]));
-    }
+  }
+}
+
+template <PackedDigits kDigits, PackedScales kScales>
+inline void TileTask(const MatMulArgs& args, const MatMulTask& task, A16Scratch* s) {
+  uint32_t panel = task.panels.begin;
+  for (; panel + kTilePanels <= task.panels.end; panel += kTilePanels) {
+    TilePanels<kDigits, kScales, kTilePanels>(args, task.rows, panel, s);
+  }
+  for (; panel < task.panels.end; ++panel) {
+    TilePanels<kDigits, kScales, 1>(args, task.rows, panel, s);
   }
 }
 
@@ -171,9 +182,7 @@ inline void MatMulDigits(device::ThreadPool& pool, const MatMulArgs& args) {
   const MatMulTasks tasks = TasksOf(pool, args);
   pool.Run(tasks.row_parts * tasks.panel_parts, [&](uint32_t task, uint32_t thread) {
     auto* scratch = reinterpret_cast<A16Scratch*>(pool.scratch(thread).data());
-    TileTask<kDigits, kScales>(
-        args, device::PartOf(args.m, tasks.row_parts, task / tasks.panel_parts),
-        device::PartOf(w.num_panels(), tasks.panel_parts, task % tasks.panel_parts), scratch);
+    TileTask<kDigits, kScales>(args, TaskAt(tasks, args, task), scratch);
   });
 }
 

@@ -102,11 +102,11 @@ BATON_INLINE void FloatRest(const FloatScratch& s, const FloatActivations& x, ui
 }
 
 template <WeightType kType>
-inline void FloatTask(const MatMulArgs& args, device::TaskRange task_rows, device::TaskRange panels,
-                      FloatScratch* s) {
+inline void FloatTask(const MatMulArgs& args, const MatMulTask& task, FloatScratch* s) {
   const PackedMatrix& w = *args.weights;
   const size_t stride = w.k();
-  for (uint32_t p = panels.begin; p < panels.end; ++p) {
+  const device::TaskRange task_rows = task.rows;
+  for (uint32_t p = task.panels.begin; p < task.panels.end; ++p) {
     for (uint32_t r = 0; r < task_rows.size(); ++r) Store(s->acc[r], Zero());
     for (uint32_t k0 = 0; k0 < w.k(); k0 += kFloatChunk) {
       const uint32_t k = std::min(kFloatChunk, w.k() - k0);
@@ -152,9 +152,7 @@ inline void MatMulFloatType(device::ThreadPool& pool, const MatMulArgs& args) {
   const MatMulTasks tasks = TasksOf(pool, args);
   pool.Run(tasks.row_parts * tasks.panel_parts, [&](uint32_t task, uint32_t thread) {
     auto* scratch = reinterpret_cast<FloatScratch*>(pool.scratch(thread).data());
-    FloatTask<kType>(args, device::PartOf(args.m, tasks.row_parts, task / tasks.panel_parts),
-                     device::PartOf(w.num_panels(), tasks.panel_parts, task % tasks.panel_parts),
-                     scratch);
+    FloatTask<kType>(args, TaskAt(tasks, args, task), scratch);
   });
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/cpu/gated_delta.h"
 #include "kernels/cpu/latent_append.h"
 #include "kernels/cpu/matmul_float.h"
+#include "kernels/cpu/quantize_a16.h"
 #include "kernels/cpu/rope_append.h"
 #include "kernels/cpu/row_ops.h"
 #include "kernels/cpu/short_conv.h"

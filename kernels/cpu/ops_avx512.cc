@@ -1,6 +1,6 @@
 // The operations compiled for AVX-512 (F, BW, DQ, VL, VNNI).
 #define BATON_ISA avx512
-#include "kernels/cpu/simd_avx512.h"
+#include "kernels/cpu/simd_avx512_i16.h"
 // After the vector.
 #include "kernels/cpu/op_table.h"
 

@@ -17,12 +17,16 @@ inline constexpr uint32_t kMaxHeadDim = 512;
 // Pairs (2i, 2i + 1); in and out may be equal.
 BATON_INLINE void RotateInterleaved(const float* in, const float* cos_sin, uint32_t dim,
                                     float* out) {
-  for (uint32_t i = 0; i < dim; i += 16) {
-    const uint32_t n = dim - i < 16 ? dim - i : 16;
-    const F32x16 x = LoadN(in + i, n);
-    const F32x16 cs = LoadN(cos_sin + i, n);
-    StoreN(out + i, FmaSubAdd(x, DupEven(cs), Mul(SwapPairs(x), DupOdd(cs))), n);
+  const auto rotated = [](F32x16 x, F32x16 cs) {
+    return FmaSubAdd(x, DupEven(cs), Mul(SwapPairs(x), DupOdd(cs)));
+  };
+  const uint32_t whole = dim & ~15u;
+  for (uint32_t i = 0; i < whole; i += 16) {
+    Store(out + i, rotated(Load(in + i), Load(cos_sin + i)));
   }
+  if (whole == dim) return;
+  const uint32_t n = dim - whole;
+  StoreN(out + whole, rotated(LoadN(in + whole, n), LoadN(cos_sin + whole, n)), n);
 }
 
 // Pairs (i, i + dim / 2); in and out may be equal.
@@ -59,16 +63,23 @@ struct KvSlot {
 // Stores K and V in the default layout, bf16 paired.
 BATON_INLINE void StorePairedBf16(const KvSlot& slot, const float* k, const float* v) {
   const kv::KvLayout& layout = slot.layout;
-  auto* k_out = reinterpret_cast<uint16_t*>(slot.k_piece) + size_t{slot.token} * 2;
-  auto* v_out = reinterpret_cast<uint16_t*>(slot.v_piece) +
-                size_t{slot.token / 2} * layout.head_dim * 2 + slot.token % 2;
-  const size_t k_step = size_t{layout.block_size} * 2;
-  for (uint32_t d = 0; d < layout.head_dim; d += 2) {
-    k_out[0] = Bf16FromFloat(k[d]);
-    k_out[1] = Bf16FromFloat(k[d + 1]);
-    k_out += k_step;
+  const uint32_t dim = layout.head_dim;
+  alignas(64) uint16_t rounded[kMaxHeadDim];
+  const auto round = [&](const float* row) {
+    for (uint32_t d = 0; d < dim; d += 16) {
+      StoreBf16(rounded + d, dim - d < 16 ? LoadN(row + d, dim - d) : Load(row + d));
+    }
+  };
+  round(k);
+  std::byte* k_out = slot.k_piece + size_t{slot.token} * 4;
+  for (uint32_t d = 0; d < dim; d += 2) {
+    std::memcpy(k_out, rounded + d, 4);
+    k_out += size_t{layout.block_size} * 4;
   }
-  for (uint32_t d = 0; d < layout.head_dim; ++d) v_out[2 * d] = Bf16FromFloat(v[d]);
+  round(v);
+  auto* v_out =
+      reinterpret_cast<uint16_t*>(slot.v_piece) + size_t{slot.token / 2} * dim * 2 + slot.token % 2;
+  for (uint32_t d = 0; d < dim; ++d) v_out[2 * d] = rounded[d];
 }
 
 // Stores the scales of a token's row of q8 in `piece` and gives its codes, one in each int16: see

@@ -1,11 +1,8 @@
-// Row operations of kernels/cpu on the 16-lane vector: norm, quantisation, activation, bias.
+// Row operations of kernels/cpu on the 16-lane vector: norm, activation, bias.
 // Included by one translation unit per instruction set. All are bound by memory: each element is
 // read once or twice from L1/L2 and written once; kRowGrain elements cost as much as a wake-up.
 #ifndef BATON_KERNELS_CPU_ROW_OPS_H_
 #define BATON_KERNELS_CPU_ROW_OPS_H_
-
-#include <bit>
-#include <limits>
 
 #include "kernels/cpu/simd_math.h"
 #include "kernels/ops.h"
@@ -86,52 +83,6 @@ inline void HeadNorm(device::ThreadPool& pool, const HeadNormArgs& args) {
     float* x = args.x + size_t{row} * args.stride;
     for (uint32_t head = 0; head < args.num_heads; ++head, x += args.head_dim) {
       RmsNormRow(x, args.weight, args.head_dim, args.eps, x);
-    }
-  });
-}
-
-// One block of 32: see A16View. Magnitudes are compared as bits, so that NaN is the largest.
-BATON_INLINE void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum,
-                                float* half_sum) {
-  constexpr int32_t kInfinityBits = 0x7F800000;
-  constexpr int32_t kSmallestBits = (127 - 100)
-                                    << 23;  // 2^-100: its reciprocal times 32767 is finite
-  const F32x16 low = Load(x);
-  const F32x16 high = Load(x + 16);
-  const I32x16 magnitude = SetI(0x7FFFFFFF);
-  const int32_t max_bits =
-      MaxAllI(MaxI(AndI(BitsOf(low), magnitude), AndI(BitsOf(high), magnitude)));
-  if (max_bits >= kInfinityBits || max_bits < kSmallestBits) [[unlikely]] {
-    const float mark = max_bits >= kInfinityBits ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
-    *scale = mark;
-    *sum = mark;
-    half_sum[0] = mark;
-    half_sum[1] = mark;
-    StoreI16(q, SetI(0));
-    StoreI16(q + 16, SetI(0));
-    return;
-  }
-  const float absmax = std::bit_cast<float>(max_bits);
-  const F32x16 inverse = Set1(32767.0f / absmax);
-  const I32x16 q_low = ToInt(Mul(low, inverse));
-  const I32x16 q_high = ToInt(Mul(high, inverse));
-  StoreI16(q, q_low);
-  StoreI16(q + 16, q_high);
-  *scale = absmax / 32767.0f;
-  const int32_t sum_low = SumAllI(q_low);
-  const int32_t sum_high = SumAllI(q_high);
-  *sum = *scale * static_cast<float>(sum_low + sum_high);
-  half_sum[0] = *scale * static_cast<float>(sum_low);
-  half_sum[1] = *scale * static_cast<float>(sum_high);
-}
-
-inline void QuantizeA16(device::ThreadPool& pool, const float* x, uint32_t rows, A16View out) {
-  const uint32_t blocks = out.k / kQuantBlock;
-  ForRows(pool, rows, out.k, [&](uint32_t row) {
-    for (uint32_t b = 0; b < blocks; ++b) {
-      const size_t block = size_t{row} * blocks + b;
-      QuantizeBlock(x + block * kQuantBlock, out.q + block * kQuantBlock, out.scale + block,
-                    out.sum + block, out.half_sum + 2 * block);
     }
   });
 }

@@ -160,6 +160,21 @@ BATON_INLINE F32x16 LoadBf16(const void* p) {
   return FromBits({_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(v)), 16),
                    _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(v + 1)), 16)});
 }
+// The upper halves of 8 lanes after rounding as Bf16FromFloat does, each as an int32 with its sign.
+BATON_INLINE __m256i RoundedBf16(__m256 v) {
+  const __m256i bits = _mm256_castps_si256(v);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x00400000));
+  const __m256 nan = _mm256_cmp_ps(v, v, _CMP_UNORD_Q);
+  const __m256 chosen =
+      _mm256_blendv_ps(_mm256_castsi256_ps(rounded), _mm256_castsi256_ps(quiet), nan);
+  return _mm256_srai_epi32(_mm256_castps_si256(chosen), 16);
+}
+// Stores 16 lanes as the bf16 of Bf16FromFloat.
+BATON_INLINE void StoreBf16(uint16_t* p, F32x16 v) {
+  StoreI16(reinterpret_cast<int16_t*>(p), {RoundedBf16(v.lo), RoundedBf16(v.hi)});
+}
 // 16 pairs of bf16; PairLow and PairHigh take the first and second of each to fp32.
 BATON_INLINE I32x16 LoadPairs(const void* p) {
   const auto* v = static_cast<const __m256i*>(p);
@@ -190,6 +205,29 @@ BATON_INLINE F32x16 DupEven(F32x16 v) {
 BATON_INLINE F32x16 DupOdd(F32x16 v) {
   return {_mm256_movehdup_ps(v.lo), _mm256_movehdup_ps(v.hi)};
 }
+// A quarter is 4 neighbouring lanes. In each: (a0, b0, a1, b1), (a2, b2, a3, b3), (a0, a1, b0, b1),
+// (a2, a3, b2, b3).
+BATON_INLINE F32x16 MixLow(F32x16 a, F32x16 b) {
+  return {_mm256_unpacklo_ps(a.lo, b.lo), _mm256_unpacklo_ps(a.hi, b.hi)};
+}
+BATON_INLINE F32x16 MixHigh(F32x16 a, F32x16 b) {
+  return {_mm256_unpackhi_ps(a.lo, b.lo), _mm256_unpackhi_ps(a.hi, b.hi)};
+}
+BATON_INLINE F32x16 JoinLow(F32x16 a, F32x16 b) {
+  return {_mm256_shuffle_ps(a.lo, b.lo, 0x44), _mm256_shuffle_ps(a.hi, b.hi, 0x44)};
+}
+BATON_INLINE F32x16 JoinHigh(F32x16 a, F32x16 b) {
+  return {_mm256_shuffle_ps(a.lo, b.lo, 0xEE), _mm256_shuffle_ps(a.hi, b.hi, 0xEE)};
+}
+// Lane kLane of each quarter to all lanes of that quarter.
+template <int kLane>
+BATON_INLINE F32x16 DupOfQuarter(F32x16 v) {
+  return {_mm256_permute_ps(v.lo, kLane * 0x55), _mm256_permute_ps(v.hi, kLane * 0x55)};
+}
+// Stores the first quarter.
+BATON_INLINE void StoreQuarter(float* p, F32x16 v) {
+  _mm_storeu_ps(p, _mm256_castps256_ps128(v.lo));
+}
 // Even lanes a * b - c, odd lanes a * b + c, one rounding.
 BATON_INLINE F32x16 FmaSubAdd(F32x16 a, F32x16 b, F32x16 c) {
   return {_mm256_fmaddsub_ps(a.lo, b.lo, c.lo), _mm256_fmaddsub_ps(a.hi, b.hi, c.hi)};
@@ -197,8 +235,15 @@ BATON_INLINE F32x16 FmaSubAdd(F32x16 a, F32x16 b, F32x16 c) {
 
 // Query rows that share a load of K or V, see attention_tile.h.
 inline constexpr uint32_t kAttentionRows = 4;
-// Rows of a matmul tile, see core_a16.h.
+// Chains of one pass of attention at most: query rows times groups of keys, or times columns of
+// values.
+inline constexpr int kAttentionChains = 4;
+// Rows and panels of a matmul tile, see core_a16.h.
 inline constexpr uint32_t kTileRows = 6;
+inline constexpr uint32_t kTilePanels = 1;
+// Up to this many rows a panel is read straight from its packed form; above, unpacking it once
+// costs less than taking its nibbles apart for each group of rows again.
+inline constexpr uint32_t kMaxStreamRows = 16;
 
 }  // namespace baton::kernels::BATON_ISA
 

@@ -35,9 +35,9 @@ BATON_INLINE I32x16 MulAddPairs(I32x16 acc, I32x16 w, PairInAllLanes a) {
   return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, a)),
           _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, a))};
 }
-// As MulAddPairs with a pair from memory.
-BATON_INLINE void MulAddBroadcast(I32x16* acc, I32x16 w, const int16_t* pair) {
-  *acc = MulAddPairs(*acc, w, BroadcastPair(pair));
+// As MulAddPairs, in place.
+BATON_INLINE void MulAddInto(I32x16* acc, I32x16 w, PairInAllLanes a) {
+  *acc = MulAddPairs(*acc, w, a);
 }
 // Keeps the compiler from joining the sums before and after into one tree: gcc 12 makes a block's
 // 16 exact additions one, and spills its leaves (a third of the speed of a decode step on Zen 3).

@@ -136,6 +136,18 @@ BATON_INLINE F32x16 LoadBf16(const void* p) {
   const __m256i half = _mm256_loadu_si256(static_cast<const __m256i*>(p));
   return FromBits(ShiftLeft<16>({_mm512_cvtepu16_epi32(half)}));
 }
+// Stores 16 lanes as the bf16 of Bf16FromFloat. The instruction that rounds to bf16 loses
+// subnormals.
+BATON_INLINE void StoreBf16(uint16_t* p, F32x16 v) {
+  const __m512i bits = _mm512_castps_si512(v.v);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
+  const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x00400000));
+  const __mmask16 nan = _mm512_cmp_ps_mask(v.v, v.v, _CMP_UNORD_Q);
+  const __m512 chosen =
+      _mm512_mask_mov_ps(_mm512_castsi512_ps(rounded), nan, _mm512_castsi512_ps(quiet));
+  StoreI16(reinterpret_cast<int16_t*>(p), {_mm512_srai_epi32(_mm512_castps_si512(chosen), 16)});
+}
 // 16 pairs of bf16; PairLow and PairHigh take the first and second of each to fp32.
 BATON_INLINE I32x16 LoadPairs(const void* p) { return {_mm512_loadu_si512(p)}; }
 BATON_INLINE F32x16 PairLow(I32x16 v) { return FromBits(ShiftLeft<16>(v)); }
@@ -155,6 +167,21 @@ BATON_INLINE F32x16 SwapLanes(F32x16 v) {
 }
 BATON_INLINE F32x16 DupEven(F32x16 v) { return {_mm512_moveldup_ps(v.v)}; }
 BATON_INLINE F32x16 DupOdd(F32x16 v) { return {_mm512_movehdup_ps(v.v)}; }
+// A quarter is 4 neighbouring lanes. In each: (a0, b0, a1, b1), (a2, b2, a3, b3), (a0, a1, b0, b1),
+// (a2, a3, b2, b3).
+BATON_INLINE F32x16 MixLow(F32x16 a, F32x16 b) { return {_mm512_unpacklo_ps(a.v, b.v)}; }
+BATON_INLINE F32x16 MixHigh(F32x16 a, F32x16 b) { return {_mm512_unpackhi_ps(a.v, b.v)}; }
+BATON_INLINE F32x16 JoinLow(F32x16 a, F32x16 b) { return {_mm512_shuffle_ps(a.v, b.v, 0x44)}; }
+BATON_INLINE F32x16 JoinHigh(F32x16 a, F32x16 b) { return {_mm512_shuffle_ps(a.v, b.v, 0xEE)}; }
+// Lane kLane of each quarter to all lanes of that quarter.
+template <int kLane>
+BATON_INLINE F32x16 DupOfQuarter(F32x16 v) {
+  return {_mm512_permute_ps(v.v, kLane * 0x55)};
+}
+// Stores the first quarter.
+BATON_INLINE void StoreQuarter(float* p, F32x16 v) {
+  _mm_storeu_ps(p, _mm256_castps256_ps128(LowHalf(v)));
+}
 // Even lanes a * b - c, odd lanes a * b + c, one rounding.
 BATON_INLINE F32x16 FmaSubAdd(F32x16 a, F32x16 b, F32x16 c) {
   return {_mm512_fmaddsub_ps(a.v, b.v, c.v)};
@@ -162,56 +189,16 @@ BATON_INLINE F32x16 FmaSubAdd(F32x16 a, F32x16 b, F32x16 c) {
 
 // Query rows that share a load of K or V, see attention_tile.h.
 inline constexpr uint32_t kAttentionRows = 8;
-// Rows of a matmul tile, see core_a16.h: 12 sums, one register of weights, broadcasts from memory.
+// Chains of one pass of attention at most: query rows times groups of keys, or times columns of
+// values.
+inline constexpr int kAttentionChains = 16;
+// Rows and panels of a matmul tile, see core_a16.h: 24 registers of sums, 2 of weights, 1 broadcast
+// that serves two products.
 inline constexpr uint32_t kTileRows = 12;
-
-// 64 bytes as they are.
-BATON_INLINE I32x16 LoadInts(const void* p) { return LoadPairs(p); }
-BATON_INLINE void StoreInts(void* p, I32x16 v) { _mm512_storeu_si512(p, v.v); }
-// 16 bytes, without or with a sign.
-BATON_INLINE I32x16 LoadBytes(const void* p) {
-  return {_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
-}
-BATON_INLINE I32x16 LoadSignedBytes(const void* p) {
-  return {_mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
-}
-// Two int16 in every lane.
-using PairInAllLanes = __m512i;
-BATON_INLINE PairInAllLanes BroadcastPair(const int16_t* pair) {
-  int32_t bits;
-  __builtin_memcpy(&bits, pair, sizeof(bits));
-  return _mm512_set1_epi32(bits);
-}
-// acc + w[0] a[0] + w[1] a[1] in each lane, int32.
-BATON_INLINE I32x16 MulAddPairs(I32x16 acc, I32x16 w, PairInAllLanes a) {
-  return {_mm512_dpwssd_epi32(acc.v, w.v, a)};
-}
-// As MulAddPairs with a pair from memory.
-BATON_INLINE void MulAddBroadcast(I32x16* acc, I32x16 w, const int16_t* pair) {
-  *acc = MulAddPairs(*acc, w, BroadcastPair(pair));
-}
-// See simd_avx2_i16.h; vpdpwssd is a chain already.
-BATON_INLINE void KeepOrder(I32x16*) {}
-// Operations on 32 lanes of 16 bits.
-template <int kBits>
-BATON_INLINE I32x16 ShiftRight16(I32x16 v) {
-  return {_mm512_srli_epi16(v.v, kBits)};
-}
-template <int kBits>
-BATON_INLINE I32x16 ShiftRightSigned16(I32x16 v) {
-  return {_mm512_srai_epi16(v.v, kBits)};
-}
-template <int kBits>
-BATON_INLINE I32x16 ShiftLeft16(I32x16 v) {
-  return {_mm512_slli_epi16(v.v, kBits)};
-}
-BATON_INLINE I32x16 Sub16(I32x16 a, I32x16 b) { return {_mm512_sub_epi16(a.v, b.v)}; }
-// Each byte, an index below 16, to that byte of `table`.
-BATON_INLINE I32x16 LookUp(const int8_t* table, I32x16 v) {
-  const __m128i row = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
-  const __m256i both = _mm256_broadcastsi128_si256(row);
-  return {_mm512_shuffle_epi8(Join(both, both), v.v)};
-}
+inline constexpr uint32_t kTilePanels = 2;
+// Up to this many rows a panel is read straight from its packed form; above, unpacking it once
+// costs less than taking its nibbles apart for each group of rows again.
+inline constexpr uint32_t kMaxStreamRows = 8;
 
 }  // namespace baton::kernels::BATON_ISA
 

@@ -1,5 +1,5 @@
-// Functions of the 16-lane vector that every instruction set shares: exp. Included after one of the
-// simd_*.h headers.
+// Functions of the 16-lane vector that every instruction set shares: exp, folds. Included after one
+// of the simd_*.h headers.
 #ifndef BATON_KERNELS_CPU_SIMD_MATH_H_
 #define BATON_KERNELS_CPU_SIMD_MATH_H_
 
@@ -25,6 +25,16 @@ BATON_INLINE F32x16 Exp(F32x16 x) {
   // A product, not an addition to the exponent, so that NaN stays NaN.
   const F32x16 two_to_n = FromBits(ShiftLeft<23>(AddI(power, SetI(127))));
   return ZeroWhereLess(x, lowest, Mul(e, two_to_n));
+}
+
+// Lane i of each quarter: all lanes of v[i], joined by a function that may take them in any order.
+template <typename Join>
+BATON_INLINE F32x16 FoldFour(const F32x16* v, const Join& join) {
+  const F32x16 first = join(MixLow(v[0], v[1]), MixHigh(v[0], v[1]));
+  const F32x16 second = join(MixLow(v[2], v[3]), MixHigh(v[2], v[3]));
+  const F32x16 quarters = join(JoinLow(first, second), JoinHigh(first, second));
+  const F32x16 halves = join(quarters, SwapLanes<8>(quarters));
+  return join(halves, SwapLanes<4>(halves));
 }
 
 }  // namespace baton::kernels::BATON_ISA

@@ -149,19 +149,6 @@ BATON_INLINE float MaxAll(F32x16 v) {
   for (int i = 1; i < 16; ++i) best = lanes[i] > best ? lanes[i] : best;
   return best;
 }
-BATON_INLINE int32_t MaxAllI(I32x16 v) {
-  int32_t best = v.v[0][0];
-  for (int i = 1; i < 16; ++i) best = v.v[i / 4][i % 4] > best ? v.v[i / 4][i % 4] : best;
-  return best;
-}
-BATON_INLINE int32_t SumAllI(I32x16 v) {
-  const I32x4 s4 = v.v[0] + v.v[1] + v.v[2] + v.v[3];
-  return s4[0] + s4[1] + s4[2] + s4[3];
-}
-// Stores 16 lanes that fit int16.
-BATON_INLINE void StoreI16(int16_t* p, I32x16 v) {
-  for (int i = 0; i < 16; ++i) p[i] = static_cast<int16_t>(v.v[i / 4][i % 4]);
-}
 
 // 16 half / bf16 values to fp32; exact.
 BATON_INLINE F32x16 LoadHalf(const void* p) {
@@ -212,6 +199,32 @@ BATON_INLINE F32x16 DupOdd(F32x16 v) {
   for (int i = 0; i < 4; ++i) out.v[i] = F32x4{v.v[i][1], v.v[i][1], v.v[i][3], v.v[i][3]};
   return out;
 }
+// A quarter is 4 neighbouring lanes. In each: (a0, b0, a1, b1), (a2, b2, a3, b3), (a0, a1, b0, b1),
+// (a2, a3, b2, b3).
+BATON_INLINE F32x16 MixLow(F32x16 a, F32x16 b) {
+  for (int i = 0; i < 4; ++i) a.v[i] = F32x4{a.v[i][0], b.v[i][0], a.v[i][1], b.v[i][1]};
+  return a;
+}
+BATON_INLINE F32x16 MixHigh(F32x16 a, F32x16 b) {
+  for (int i = 0; i < 4; ++i) a.v[i] = F32x4{a.v[i][2], b.v[i][2], a.v[i][3], b.v[i][3]};
+  return a;
+}
+BATON_INLINE F32x16 JoinLow(F32x16 a, F32x16 b) {
+  for (int i = 0; i < 4; ++i) a.v[i] = F32x4{a.v[i][0], a.v[i][1], b.v[i][0], b.v[i][1]};
+  return a;
+}
+BATON_INLINE F32x16 JoinHigh(F32x16 a, F32x16 b) {
+  for (int i = 0; i < 4; ++i) a.v[i] = F32x4{a.v[i][2], a.v[i][3], b.v[i][2], b.v[i][3]};
+  return a;
+}
+// Lane kLane of each quarter to all lanes of that quarter.
+template <int kLane>
+BATON_INLINE F32x16 DupOfQuarter(F32x16 v) {
+  for (F32x4& part : v.v) part = F32x4{part[kLane], part[kLane], part[kLane], part[kLane]};
+  return v;
+}
+// Stores the first quarter.
+BATON_INLINE void StoreQuarter(float* p, F32x16 v) { std::memcpy(p, &v.v[0], sizeof(v.v[0])); }
 // Even lanes a * b - c, odd lanes a * b + c.
 BATON_INLINE F32x16 FmaSubAdd(F32x16 a, F32x16 b, F32x16 c) {
   const F32x4 sign = {-1.0f, 1.0f, -1.0f, 1.0f};
@@ -221,8 +234,16 @@ BATON_INLINE F32x16 FmaSubAdd(F32x16 a, F32x16 b, F32x16 c) {
 
 // Query rows that share a load of K or V, see attention_tile.h.
 inline constexpr uint32_t kAttentionRows = 2;
-// Rows of a matmul tile, see core_a16.h: 2 rows x 4 registers of sums on a machine with 16.
+// Chains of one pass of attention at most: query rows times groups of keys, or times columns of
+// values.
+inline constexpr int kAttentionChains = 4;
+// Rows and panels of a matmul tile, see core_a16.h: 2 rows x 4 registers of sums on a machine with
+// 16.
 inline constexpr uint32_t kTileRows = 2;
+inline constexpr uint32_t kTilePanels = 1;
+// Up to this many rows a panel is read straight from its packed form; above, unpacking it once
+// costs less than taking its nibbles apart for each group of rows again.
+inline constexpr uint32_t kMaxStreamRows = 16;
 
 }  // namespace baton::kernels::BATON_ISA
 

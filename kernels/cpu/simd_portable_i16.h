@@ -52,9 +52,9 @@ BATON_INLINE I32x16 MulAddPairs(I32x16 acc, I32x16 w, PairInAllLanes a) {
   }
   return out;
 }
-// As MulAddPairs with a pair from memory.
-BATON_INLINE void MulAddBroadcast(I32x16* acc, I32x16 w, const int16_t* pair) {
-  *acc = MulAddPairs(*acc, w, BroadcastPair(pair));
+// As MulAddPairs, in place.
+BATON_INLINE void MulAddInto(I32x16* acc, I32x16 w, PairInAllLanes a) {
+  *acc = MulAddPairs(*acc, w, a);
 }
 // See simd_avx2_i16.h; integer sums are exact in any order.
 BATON_INLINE void KeepOrder(I32x16*) {}
@@ -91,6 +91,25 @@ BATON_INLINE I32x16 LookUp(const int8_t* table, I32x16 v) {
     out.v[i] = std::bit_cast<I32x4>(found);
   }
   return out;
+}
+
+BATON_INLINE int32_t MaxAllI(I32x16 v) {
+  int32_t best = v.v[0][0];
+  for (int i = 1; i < 16; ++i) best = v.v[i / 4][i % 4] > best ? v.v[i / 4][i % 4] : best;
+  return best;
+}
+BATON_INLINE int32_t SumAllI(I32x16 v) {
+  const I32x4 s4 = v.v[0] + v.v[1] + v.v[2] + v.v[3];
+  return s4[0] + s4[1] + s4[2] + s4[3];
+}
+// Stores 16 lanes that fit int16.
+BATON_INLINE void StoreI16(int16_t* p, I32x16 v) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<int16_t>(v.v[i / 4][i % 4]);
+}
+
+// Stores 16 lanes as the bf16 of Bf16FromFloat.
+BATON_INLINE void StoreBf16(uint16_t* p, F32x16 v) {
+  for (int i = 0; i < 16; ++i) p[i] = Bf16FromFloat(v.v[i / 4][i % 4]);
 }
 
 }  // namespace baton::kernels::BATON_ISA

@@ -35,16 +35,16 @@ namespace baton::kernels::BATON_ISA {
 #define BATON_TILE_CLEAR5 BATON_TILE_CLEAR4 BATON_TILE_CLEAR("4")
 #define BATON_TILE_CLEAR6 BATON_TILE_CLEAR5 BATON_TILE_CLEAR("5")
 
-#define BATON_TILE_SUM(row) [lo##row] "=&x"(dot[row].lo), [hi##row] "=&x"(dot[row].hi)
+#define BATON_TILE_SUM(row) [lo##row] "=&x"(dot[row][0].lo), [hi##row] "=&x"(dot[row][0].hi)
 #define BATON_TILE_SUMS4 BATON_TILE_SUM(0), BATON_TILE_SUM(1), BATON_TILE_SUM(2), BATON_TILE_SUM(3)
 #define BATON_TILE_SUMS5 BATON_TILE_SUMS4, BATON_TILE_SUM(4)
 #define BATON_TILE_SUMS6 BATON_TILE_SUMS5, BATON_TILE_SUM(5)
 
-// dot [rows][16] = w [kPairs][16][2] times `rows` rows; rounds of four pairs.
+// dot [rows][1][16] = w [kPairs][1][16][2] times `rows` rows; rounds of four pairs.
 #define BATON_DOT_BLOCK(num_rows)                                                             \
   template <int kPairs>                                                                       \
   BATON_INLINE void DotBlock(const int16_t* w, const int16_t* rows, size_t stride,            \
-                             I32x16(&dot)[num_rows]) {                                        \
+                             I32x16(&dot)[num_rows][1]) {                                     \
     const int16_t* row3 = rows + 3 * stride;                                                  \
     __m256i w0;                                                                               \
     __m256i w1;                                                                               \

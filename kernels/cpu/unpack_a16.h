@@ -139,17 +139,18 @@ BATON_INLINE void PairsOfChunk(const std::byte* digits, I32x16* pairs) {
   }
 }
 
-// Unpacks the digits of one block, from chunk kChunk on, to out [16 pairs][16 rows][2].
-template <PackedDigits kDigits, int kChunk = 0>
+// Unpacks the digits of one block, from chunk kChunk on, to one panel of out [16 pairs][kPanels][16
+// rows][2].
+template <PackedDigits kDigits, int kPanels, int kChunk = 0>
 BATON_INLINE void UnpackDigits(const std::byte* digits, int16_t* out) {
   constexpr int kPairs = kPairsPerChunk<kDigits>;
   if constexpr (kChunk < 16 / kPairs) {
     I32x16 pairs[kPairs];
     PairsOfChunk<kDigits, kChunk>(digits, pairs);
     for (int i = 0; i < kPairs; ++i) {
-      StoreInts(out + (kChunk * kPairs + i) * 2 * kPanelRows, pairs[i]);
+      StoreInts(out + (kChunk * kPairs + i) * 2 * kPanels * kPanelRows, pairs[i]);
     }
-    UnpackDigits<kDigits, kChunk + 1>(digits, out);
+    UnpackDigits<kDigits, kPanels, kChunk + 1>(digits, out);
   }
 }
 

@@ -1,12 +1,13 @@
-// The parameters of the kernels around attention: rotary embedding with the append of K and V, and
-// attention over a list of items that the host planned (attention_plan.h). Included through
-// kernel_table.h.
+// The parameters of the kernels around attention: rotary embedding with the append of K and V,
+// alone and as the end of the product before it, and attention over a list of items that the host
+// planned (attention_plan.h). Included through kernel_table.h.
 #ifndef BATON_KERNELS_CUDA_ATTENTION_PARAMS_H_
 #define BATON_KERNELS_CUDA_ATTENTION_PARAMS_H_
 
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/gemm_params.h"
 #include "kernels/cuda/kv_blocks.h"
 #include "kernels/simt/types.h"
 
@@ -44,6 +45,20 @@ struct RopeAppendParams {
   float eps;
   bool interleaved;  // pairs (2i, 2i + 1); otherwise (i, i + head_dim / 2)
 };
+
+// gemm_bf16 of q, k and v, then rope_append of them, in one launch and with the bits of the two. At
+// most kMaxJoinedRows rows, and a path of few rows.
+struct RopeGemmParams {
+  GemmParams product;     // of rope.num_rows rows; y_bf16 is rope.qkv
+  RopeAppendParams rope;  // its qkv is written, and read again
+  uint32_t* arrivals;     // [RopeArrivals], zero before and after each launch
+  NormedRows norm = {};
+};
+
+// Words of RopeGemmParams::arrivals: for each head of q, k and v and each eight rows.
+constexpr uint32_t RopeArrivals(uint32_t num_heads, uint32_t num_kv_heads) {
+  return (num_heads + 2 * num_kv_heads) * (kMaxJoinedRows / 8);
+}
 
 // Some (token, query head) pairs of one span of rows, on one kv head, and the keys they are
 // multiplied with. Pair i of a span is head i % group of its row i / group; group = query heads a

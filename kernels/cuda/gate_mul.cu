@@ -3,9 +3,9 @@
 // Work: one thread for eight elements of a row. Bytes: 6 an element. Flops: about 25 an element
 // (exp is a polynomial, the same as on the processor), 29 for gelu. Limit: memory. Reached:
 // kernels/NOTES.md.
+#include "kernels/cuda/gate_times.h"
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/cuda/row_shapes.h"
-#include "kernels/math.h"
 #include "kernels/simt/device.h"
 
 namespace baton::kernels::cuda {
@@ -15,15 +15,6 @@ namespace {
 using simt::Vec16;
 
 constexpr uint32_t kGateThreads = 128;
-
-BATON_DEVICE float SiluTimes(float gate, float up) { return gate / (1.0f + Exp(-gate)) * up; }
-
-// The tanh form: t = 2 sqrt(2 / pi) (gate + 0.044715 gate^3), and (1 + tanh(t / 2)) / 2 is
-// 1 / (1 + e^-t).
-BATON_DEVICE float GeluTimes(float gate, float up) {
-  const float t = simt::fma(gate * gate, 0.0713548163f, 1.5957691216f) * gate;
-  return gate / (1.0f + Exp(-t)) * up;
-}
 
 template <float (*kTimes)(float gate, float up)>
 BATON_DEVICE void MultiplyGates(const GateMulParams& params) {

@@ -44,7 +44,8 @@ BATON_DEVICE void MultiplyPacked(const PackedLaunch& launch) {
   };
   const PackedStages<kFormat, kGroup, kPackedStages> stages({launch.w, params.n, params.k}, row_of,
                                                             memory.stages);
-  MultiplyFewRows<kGroup>(launch.product, stages, memory.is_last);
+  MultiplyFewRows<kGroup>(launch.product, stages, StoreTail{},
+                          {&memory.is_last, &memory.stages.x[0][0][0]});
 }
 
 BATON_KERNEL_NEWER(kRowsThreads, 9) PackedRows8Q40Kernel(PackedLaunch launch) {

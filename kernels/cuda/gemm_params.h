@@ -25,6 +25,9 @@ enum class GemmPath : uint8_t {
   kWgmma256
 };
 inline constexpr uint32_t kHopperSms = 132;
+// Rows up to which a product ends with the work of the kernel after it (gemm_gated, gemm_rope). For
+// so many rows weights are read once, and launches are a part of a decode step that counts.
+inline constexpr uint32_t kMaxJoinedRows = 32;
 
 // y = x w^T + bias: fp32 sums over the segments of gemm_segments.h by the tensor cores' arithmetic,
 // the bias added in fp32, then one rounding if y is bf16. Bits are promised except which NaN a NaN
@@ -48,6 +51,28 @@ struct GemmParams {
   GemmPath path = GemmPath::kAuto;
   bool allows_wgmma = false;      // for kAuto: the device passed CheckWgmma (wgmma_check.h)
   uint32_t num_sms = kHopperSms;  // at least 1; a wrong number costs time, never bits
+};
+
+// Rows and columns up to which a norm is divided between the product before it, which leaves the
+// squares, and the one after it, which scales what it reads: a thread of RmsNorm has at most one
+// group of eight elements then, so groups can be added up by anyone.
+inline constexpr uint32_t kMaxNormedRows = 8;
+inline constexpr uint32_t kMaxNormedDim = 4096;
+
+// gemm_bf16 into bf16, which is then added to a residual as rms_norm does, with its bits. By wgmma
+// alone (GemmPath::kNarrow), at most kMaxNormedRows rows; n is a multiple of 8, at most
+// kMaxNormedDim.
+struct SumGemmParams {
+  GemmParams product;  // y_bf16 is the residual [m][n], read and written; no bias
+  float* squares;      // [m][n / 8], written: of each eight elements of the new residual the sum
+};
+
+// The norm of the rows of x: x / sqrt(mean(x^2) + eps) * weight is what is multiplied, with the
+// bits that rms_norm gives. By wgmma alone, at most kMaxNormedRows rows of kMaxNormedDim.
+struct NormedRows {
+  const simt::Bf16* weight = nullptr;  // [k]; null: x is multiplied as it is
+  const float* squares = nullptr;      // [m][k / 8], of x: SumGemmParams
+  float eps = 0;
 };
 
 }  // namespace baton::kernels::cuda

@@ -6,6 +6,10 @@
 // Combining: each cta stores its partial sums in the order of its fragments, 16 bytes a thread, and
 // counts itself; the one that arrives last adds all segments in index order, its own too, and sets
 // the counter back.
+//
+// A tail is what becomes of the sums. It names kRuns, the runs of consecutive rows of w that a tile
+// is made of, and has Finish<kGroup>(params, memory, sums), which all threads of the cta with the
+// sums call; those from kRowsThreads on have none.
 #ifndef BATON_KERNELS_CUDA_GEMM_SPREAD_H_
 #define BATON_KERNELS_CUDA_GEMM_SPREAD_H_
 
@@ -39,8 +43,29 @@ BATON_DEVICE simt::Vec16 WordsOf(const simt::FragmentC& sums) {
   return words;
 }
 
-// Stores this cta's sums; true, with the sums of all segments, for the cta that arrives last. All
-// threads call; those beyond kRowsThreads have no sums.
+// Shared memory that the end of a tile uses.
+struct RowsMemory {
+  uint32_t* is_last;  // whether this cta arrived last
+  // [kGroup / 8][kRowsThreads / 2] and more: the first slot of the ring, which is free once all
+  // threads are done with their products.
+  simt::Vec16* ring;
+};
+
+// A launch: the product, and what ends it.
+template <typename Tail>
+struct TailLaunch {
+  GemmLaunch product;
+  Tail tail;
+};
+
+// The first row of w of a run of this cta's tile.
+template <uint32_t kRuns>
+BATON_DEVICE uint32_t RunRow(const GemmParams& params, uint32_t run) {
+  return simt::block().x * (kGemmRowTile / kRuns) + run * (params.n / kRuns);
+}
+
+// Stores this cta's sums; true for the cta that arrives last, with the sums of all segments. All
+// threads call; those from kRowsThreads on have no sums.
 template <uint32_t kGroup>
 BATON_DEVICE bool CombineSegments(const GemmLaunch& launch, uint32_t& is_last,
                                   RowsSums<kGroup>& sums) {
@@ -59,7 +84,8 @@ BATON_DEVICE bool CombineSegments(const GemmLaunch& launch, uint32_t& is_last,
     if (is_last != 0) simt::atomic_exchange(counter, 0);
   }
   simt::sync_block();
-  if (is_last == 0 || !has_sums) return false;
+  if (is_last == 0) return false;
+  if (!has_sums) return true;
   Clear(sums);
   for (uint32_t segment = 0; segment < launch.split.num_segments; ++segment) {
     const simt::Vec16* from = PartialsOf<kGroup>(launch, segment) + simt::thread();
@@ -75,12 +101,42 @@ BATON_DEVICE bool CombineSegments(const GemmLaunch& launch, uint32_t& is_last,
   return true;
 }
 
-// y of this cta. `stages` as AddSegments', and Prefetch(first, count) asks for the cta's weights of
-// some stages; `is_last` is a word of shared memory. The first weights are on their way to L2
-// before the kernel that makes x is done.
-template <uint32_t kGroup, typename Stages>
-BATON_DEVICE void MultiplyFewRows(const GemmLaunch& launch, const Stages& stages,
-                                  uint32_t& is_last) {
+// The sums of all segments of this cta's tile go to the tail, in the cta that gets them. All
+// threads call.
+template <uint32_t kGroup, typename Tail>
+BATON_DEVICE void FinishTile(const GemmLaunch& launch, const Tail& tail, const RowsMemory& memory,
+                             RowsSums<kGroup>& sums) {
+  if (launch.split.num_segments > 1) {
+    if (!CombineSegments<kGroup>(launch, *memory.is_last, sums)) return;
+  } else {
+    // The addition of the only segment to +0.
+    BATON_UNROLL
+    for (uint32_t j = 0; j < kGroup / 8; ++j) {
+      BATON_UNROLL
+      for (float& value : sums[j].values) value += 0.0f;
+    }
+  }
+  tail.template Finish<kGroup>(launch.params, memory, sums);
+}
+
+// The sums are y: 64 consecutive rows of w.
+struct StoreTail {
+  static constexpr uint32_t kRuns = 1;
+
+  template <uint32_t kGroup>
+  BATON_DEVICE void Finish(const GemmParams& params, const RowsMemory& /*memory*/,
+                           const RowsSums<kGroup>& sums) const {
+    if (simt::thread() >= kRowsThreads) return;
+    RowsShape<kGroup>::Store(params, {simt::block().z * kGroup, RunRow<kRuns>(params, 0)}, sums);
+  }
+};
+
+// The tile of this cta. `stages` as AddSegments', and Prefetch(first, count) asks for the cta's
+// weights of some stages. The first weights are on their way to L2 before the kernel that makes x
+// is done.
+template <uint32_t kGroup, typename Stages, typename Tail>
+BATON_DEVICE void MultiplyFewRows(const GemmLaunch& launch, const Stages& stages, const Tail& tail,
+                                  const RowsMemory& memory) {
   RowsSums<kGroup> sums;
   Clear(sums);
   const uint32_t num_stages = (launch.params.k + kGemmStageK - 1) / kGemmStageK;
@@ -100,18 +156,7 @@ BATON_DEVICE void MultiplyFewRows(const GemmLaunch& launch, const Stages& stages
     CopyStage(stages, stage + Stages::kCount - 1, end);
     stages.Multiply(stage, sums);
   }
-  if (launch.split.num_segments > 1) {
-    if (!CombineSegments<kGroup>(launch, is_last, sums)) return;
-  } else {
-    // The addition of the only segment to +0.
-    BATON_UNROLL
-    for (uint32_t j = 0; j < kGroup / 8; ++j) {
-      BATON_UNROLL
-      for (float& value : sums[j].values) value += 0.0f;
-    }
-  }
-  RowsShape<kGroup>::Store(launch.params,
-                           {simt::block().z * kGroup, simt::block().x * kGemmRowTile}, sums);
+  FinishTile<kGroup>(launch, tail, memory, sums);
 }
 
 // How such a kernel is started.

@@ -161,7 +161,7 @@ BATON_DEVICE float WithBias(const GemmParams& params, uint32_t column, float sum
 }
 
 // Outputs are bf16 and there is no bias.
-BATON_DEVICE bool IsPlain(const GemmParams& params) {
+constexpr bool IsPlain(const GemmParams& params) {
   return params.y_bf16 != nullptr && params.bias_float == nullptr && params.bias_bf16 == nullptr;
 }
 

@@ -17,6 +17,7 @@
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/exchange_params.h"
 #include "kernels/cuda/experts_params.h"
+#include "kernels/cuda/gate_params.h"
 #include "kernels/cuda/gemm_params.h"
 #include "kernels/cuda/gemm_segments.h"
 #include "kernels/cuda/packed_weights.h"
@@ -42,17 +43,6 @@ struct RmsNormParams {
   uint32_t dim;
   float eps;
   const Bf16* x_weight = nullptr;  // [dim], null for none
-};
-
-// out = gate / (1 + exp(-t)) * up. silu_mul: t = gate. gelu_mul: t = fma(gate^2, 0.0713548163,
-// 1.5957691216) gate. Below t = -88.73 the exponential is infinite and the result is a zero, where
-// the exact one is less than 2.7e-37 |up|; the relative error of gelu_mul grows with t
-// (kernel_reference.h). `dim` is a multiple of 8, at least 8.
-struct GateMulParams {
-  const Bf16* gate_up;  // [num_rows][2][dim]
-  Bf16* out;            // [num_rows][dim]
-  uint32_t num_rows;
-  uint32_t dim;
 };
 
 // With it, an id is the index of an id that an earlier kernel wrote to `fed`.
@@ -137,6 +127,9 @@ struct KernelTable {
   absl::Status (*gelu_mul)(const GateMulParams& params, void* stream);
   absl::Status (*embed)(const EmbedParams& params, void* stream);
   absl::Status (*gemm_bf16)(const GemmParams& params, void* stream);
+  absl::Status (*gemm_gated)(const GatedGemmParams& params, void* stream);
+  absl::Status (*gemm_rope)(const RopeGemmParams& params, void* stream);
+  absl::Status (*gemm_sum)(const SumGemmParams& params, void* stream);
   absl::Status (*gemm_packed)(const PackedGemmParams& params, void* stream);
   absl::Status (*unpack)(const UnpackParams& params, void* stream);
   absl::Status (*embed_packed)(const EmbedPackedParams& params, void* stream);
@@ -184,6 +177,9 @@ absl::Status SiluMul(const GateMulParams& params, void* stream);
 absl::Status GeluMul(const GateMulParams& params, void* stream);
 absl::Status Embed(const EmbedParams& params, void* stream);
 absl::Status GemmBf16(const GemmParams& params, void* stream);
+absl::Status GemmGated(const GatedGemmParams& params, void* stream);
+absl::Status GemmRope(const RopeGemmParams& params, void* stream);
+absl::Status GemmSum(const SumGemmParams& params, void* stream);
 absl::Status CheckCode();
 bool HasWgmma();
 uint32_t MaxSharedBytes();
@@ -209,7 +205,12 @@ extern const KernelInfo kRmsNormInfo;
 extern const KernelInfo kSiluMulInfo;
 extern const KernelInfo kGeluMulInfo;
 extern const KernelInfo kEmbedInfo;
-extern const KernelInfo kGemmNarrowInfos[3];  // 8 rows of x, 32, 64
+extern const KernelInfo kGemmNarrowInfos[3];   // 8 rows of x, 32, 64
+extern const KernelInfo kGatedNarrowInfos[2];  // 8 rows of x, 32
+extern const KernelInfo kGatedRowsInfos[2];
+extern const KernelInfo kRopedNarrowInfos[2];
+extern const KernelInfo kNormedNarrowInfos[3];  // sum; with a norm gates, rope
+extern const KernelInfo kRopedRowsInfos[2];
 extern const KernelInfo kGemmRows8Info;
 extern const KernelInfo kGemmRows32Info;
 extern const KernelInfo kGemmTile64Info;

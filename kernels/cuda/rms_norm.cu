@@ -19,6 +19,7 @@ using simt::Vec16;
 constexpr uint32_t kNormThreads = 512;
 constexpr uint32_t kGroups = kMaxNormDim / kVec / kNormThreads;
 static_assert(kGroups * kVec * kNormThreads == kMaxNormDim && kGroups == 4);
+static_assert(kMaxNormedDim == kNormThreads * kVec, "squares of one group a thread");
 
 // A thread's part of a row, zeros after its end: [group of eight].
 struct NormRow {

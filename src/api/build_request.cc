@@ -43,6 +43,7 @@ using router::Submitter;
 using router::TenantOfKey;
 using text::ChatMessage;
 using text::ChatPrompt;
+using text::ChatTemplate;
 using text::EncodeChat;
 using text::EncodeOptions;
 using text::PromptOpensReasoning;
@@ -211,8 +212,9 @@ bool EncodeMessages(const ApiParams& params, const Arrival& arrival, BuiltReques
   if (!RenderMessages(model, params, arrival.wall_unix_ms, &prompt, error)) return false;
   built->unread = UnreadVariables(model, params);
   built->request.prompt = std::move(prompt.tokens);
-  built->grammar_start = GrammarStartOf(model.chat_template->source(), prompt.text);
-  const bool thinks = TemplateThinks(model.chat_template->source());
+  const std::string& source = model.TemplateFor(params.tools.may_call())->source();
+  built->grammar_start = GrammarStartOf(source, prompt.text);
+  const bool thinks = TemplateThinks(source);
   plan.splits_reasoning = plan.splits_reasoning && (thinks || plan.has_channels());
   plan.opens_reasoning = plan.splits_reasoning && PromptOpensReasoning(prompt.text);
   return true;
@@ -679,9 +681,10 @@ bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wal
       .continue_final_message = continues,
       .now_unix_s = wall_unix_ms / 1000,
       .variables = params.template_variables};
-  const bool rewrites = NeedsToolMessages(*model.chat_template, params);
+  const ChatTemplate& chat_template = *model.TemplateFor(params.tools.may_call());
+  const bool rewrites = NeedsToolMessages(chat_template, params);
   StatusOr<ChatPrompt> encoded =
-      EncodeChat(*model.tokenizer, *model.chat_template,
+      EncodeChat(*model.tokenizer, chat_template,
                  rewrites ? MessagesWithTools(params) : params.messages, options);
   if (!encoded.ok()) {
     return Fail(error, ErrorCode::kInvalidValue, params.names.messages,
@@ -714,17 +717,18 @@ bool ReadsThoughts(std::string_view source) {
 
 std::vector<std::string> UnreadVariables(const ModelInfo& model, const ApiParams& params) {
   std::vector<std::string> unread;
+  const ChatTemplate* const chat_template = model.TemplateFor(params.tools.may_call());
   for (size_t i = 0; i < params.template_variables.size(); ++i) {
     const auto& [name, value] = params.template_variables[i];
     const JsonValue::Array* list = value.AsArray();
     const bool is_empty = value.is_null() || (list != nullptr && list->empty());
-    if (is_empty || model.chat_template == nullptr || model.chat_template->Reads(name)) continue;
+    if (is_empty || chat_template == nullptr || chat_template->Reads(name)) continue;
     // The system message has them instead.
     if (name == "tools" && params.tools.may_call()) continue;
     if (unread.size() == kMaxIgnoredNames) break;
     unread.push_back(params.variable_fields[i]);
   }
-  if (model.chat_template != nullptr && !ReadsThoughts(model.chat_template->source())) {
+  if (chat_template != nullptr && !ReadsThoughts(chat_template->source())) {
     AddUnread(params.thought_fields, &unread);
   }
   return unread;

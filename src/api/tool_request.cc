@@ -281,7 +281,7 @@ void SetToolReading(const ApiParams& params, std::optional<ToolStyle> routers,
   if (!IsConversation(plan.endpoint) || model.chat_template == nullptr) return;
   const ToolParams& tools = params.tools;
   const std::optional<ToolStyle> chosen = tools.style.has_value() ? tools.style : routers;
-  ToolStyle style = chosen.value_or(ToolStyleOf(model.chat_template->source()));
+  ToolStyle style = chosen.value_or(ToolStyleOf(model.TemplateFor(tools.may_call())->source()));
   const bool has_channels = style == ToolStyle::kHarmony && plan.splits_reasoning;
   if (!tools.may_call() && !has_channels) return;
   const bool is_unknown = style == ToolStyle::kNone && !chosen.has_value();

@@ -49,7 +49,8 @@ constexpr uint32_t kTriedContext = 128;  // tokens; the first token needs two
 // Why there are no chats; OK: there are.
 Status CheckChats(const TokenizerSpec& spec, const Tokenizer& tokenizer) {
   if (spec.chat_template.empty()) return NotFound("the model has no chat template");
-  BATON_ASSIGN_OR_RETURN(const ChatTemplate chats, ChatTemplate::CreateFor(spec, tokenizer));
+  BATON_ASSIGN_OR_RETURN(const ChatTemplate chats,
+                         ChatTemplate::CreateFor(spec.chat_template, tokenizer));
   const ChatMessage hello{.role = "user", .content = "Hello"};
   return chats.Render(std::span(&hello, 1), {.now_unix_s = 0}).status();
 }

@@ -35,7 +35,7 @@ RooflineModel RooflineModelOf(const ModelConfig& config, size_t step_bytes) {
   // A product and a sum for each element of a score and of a weighted value.
   model.attention_flops_per_key = 2 * products_per_key / config.num_layers;
   model.output_flops_per_row = 2 * output_weights;
-  model.num_launches = DeviceModel::KernelsAStep(config);
+  model.num_launches = DeviceModel::KernelsAStep(config, model::StepKernels::kApart);
   return model;
 }
 

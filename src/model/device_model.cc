@@ -208,12 +208,17 @@ Accelerator* DeviceModel::DeviceOfRank(uint32_t rank) const {
 
 bool DeviceModel::is_deterministic() const { return ranks_[0]->fast() == nullptr; }
 std::string_view DeviceModel::arithmetic_name() const { return options_.device->arithmetic(); }
-uint32_t DeviceModel::KernelsAStep(const ModelConfig& config) {
+uint32_t DeviceModel::KernelsAStep(const ModelConfig& config, StepKernels kernels) {
   // A layer: two norms, four products, rope, attention, gate; with experts also the router's
   // product, the choice, the sort and the sum. Around them: two gathers, the last norm, the output
   // layer.
-  const uint32_t of_layer = config.num_experts == 0 ? 9 : 13;
-  return of_layer * config.num_layers + 4;
+  const bool has_experts = config.num_experts > 0;
+  uint32_t of_layer = has_experts ? 13 : 9;
+  // The product of q, k and v ends with rope, that of gates and ups with the gate.
+  if (kernels != StepKernels::kApart) of_layer -= has_experts ? 1 : 2;
+  if (kernels == StepKernels::kWithNorms) of_layer -= 2;
+  const uint32_t around = kernels == StepKernels::kWithNorms ? 5 : 4;  // the first norm too
+  return of_layer * config.num_layers + around;
 }
 size_t DeviceModel::weight_bytes() const {
   size_t total = 0;

@@ -33,6 +33,12 @@
 
 namespace baton::model {
 
+// Whether products end with the work of the kernel after them: those of at most
+// kernels::cuda::kMaxJoinedRows rows do, where their weights are not packed. With at most
+// kMaxNormedRows rows they take part in norms too, where the device multiplies by wgmma, the model
+// is dense and of one rank and does not norm its branches.
+enum class StepKernels : uint8_t { kApart, kJoined, kWithNorms };
+
 // Options of a device model; they decide its working memory.
 struct DeviceModelOptions {
   device::Accelerator* device = nullptr;                // not owned; outlives the model
@@ -117,7 +123,7 @@ class DeviceModel final : public LoadedModel {
   // device has one more. With more rows each packed matrix takes one more kernel: for the next 64
   // rows, or to unpack the matrix. The number is for one rank alone. With several ranks, each has
   // as many kernels, two exchanges a layer and one exchange of logits.
-  static uint32_t KernelsAStep(const ModelConfig& config);
+  static uint32_t KernelsAStep(const ModelConfig& config, StepKernels kernels);
   size_t weight_bytes() const override;
   size_t packed_bytes() const;  // of them, in matrices that are packed
   // The report about loading the weights; empty after FromWeights.

@@ -45,6 +45,35 @@ uint32_t TileRows(const ModelConfig& config, uint32_t num_pairs) {
   return is_few ? cuda::kExpertFewRows : cuda::kExpertManyRows;
 }
 
+cuda::GateKind GateKindOf(const ModelConfig& config) {
+  switch (config.traits->activation) {
+    case GateActivation::kSilu:
+      return cuda::GateKind::kSilu;
+    case GateActivation::kGeluTanh:
+      return cuda::GateKind::kGelu;
+    case GateActivation::kClampedSwiglu:
+    case GateActivation::kReluSquared:
+      break;  // refused by DeviceModel::Load
+  }
+  BATON_CHECK(false, "activation {} has no kernel", static_cast<int>(config.traits->activation));
+  return {};
+}
+
+// Whether there are kernels that divide the norms of all layers: by wgmma, of a dense model's rank
+// that is alone, whose branches are not normed themselves.
+bool CanJoinNorms(const DeviceRankOptions& options, const DeviceWeights& weights) {
+  const auto joins = [](const DeviceLayer& layer) {
+    const bool is_packed = layer.qkv.is_packed() || layer.attn_output.is_packed() ||
+                           layer.gate_up.is_packed() || layer.down.is_packed();
+    const bool has_post_norm =
+        layer.post_attn_norm.size_bytes() > 0 || layer.post_ffn_norm.size_bytes() > 0;
+    return !is_packed && !has_post_norm;
+  };
+  return options.allows_wgmma && options.rank.count == 1 && !options.config.traits->experts &&
+         options.config.hidden_size <= cuda::kMaxNormedDim &&
+         std::all_of(weights.layers.begin(), weights.layers.end(), joins);
+}
+
 // Rows up to which packed weights are read again for each 64. On an H100 (kernels/NOTES.md, q4_0)
 // 128 rows take 2 x 97 us packed (gate_up) and 2 x 56 (down) [calc]; unpacked 107 + 91 and 54 + 68
 // (the products as in benchmarks/results/gpu_check_tools.json, wgmma128). A wrong number costs
@@ -81,6 +110,7 @@ absl::StatusOr<std::unique_ptr<DeviceRank>> DeviceRank::Create(
   BATON_ASSIGN_OR_RETURN(
       out->workspace_,
       DeviceWorkspace::Create(options.config, size, options.rope_factors, options.device));
+  out->can_join_norms_ = CanJoinNorms(options, *out->weights_);
   if (options.fast.library == nullptr) return out;
   const std::vector<FastSite> sites = out->FastSites();
   BATON_ASSIGN_OR_RETURN(out->fast_, FastProducts::Create(options.fast, options.device, sites));
@@ -173,8 +203,9 @@ Status DeviceRank::Normalise(const DeviceBranch& branch, const DeviceBuffer& wei
       options_.device->stream());
 }
 
-Status DeviceRank::MatMul(const DeviceMatrix& weight, const DeviceProduct& product) {
-  DeviceWorkspace& ws = *workspace_;
+cuda::GemmParams DeviceRank::ParamsOf(const DeviceMatrix& weight,
+                                      const DeviceProduct& product) const {
+  const DeviceWorkspace& ws = *workspace_;
   cuda::GemmParams params{
       .x = product.x.as<Bf16>(),
       .w = weight.data.as<Bf16>(),
@@ -192,7 +223,24 @@ Status DeviceRank::MatMul(const DeviceMatrix& weight, const DeviceProduct& produ
   } else {
     params.y_bf16 = product.y.as<Bf16>();
   }
+  return params;
+}
+
+Status DeviceRank::MatMul(const DeviceMatrix& weight, const DeviceProduct& product) {
+  const cuda::GemmParams params = ParamsOf(weight, product);
   return weight.is_packed() ? MatMulPacked(weight, params) : MatMulDense(params);
+}
+
+bool DeviceRank::Joins(const DeviceMatrix& weight) const {
+  return !weight.is_packed() && workspace_->batch->num_rows() <= cuda::kMaxJoinedRows;
+}
+
+bool DeviceRank::JoinsNorms() const {
+  return can_join_norms_ && workspace_->batch->num_rows() <= cuda::kMaxNormedRows;
+}
+
+cuda::NormedRows DeviceRank::NormOf(const DeviceBuffer& weight) const {
+  return {weight.as<Bf16>(), workspace_->squares.as<float>(), options_.config.rms_epsilon};
 }
 
 Status DeviceRank::MatMulDense(const cuda::GemmParams& params) {
@@ -233,35 +281,49 @@ Status DeviceRank::MatMulPacked(const DeviceMatrix& weight, const cuda::GemmPara
 Status DeviceRank::StoreKv(uint32_t layer, std::byte* kv) {
   DeviceWorkspace& ws = *workspace_;
   const DeviceLayer& weights = weights_->layers[layer];
+  const bool is_normed = layer > 0 && JoinsNorms();
   if (layer == 0) {
     BATON_RETURN_IF_ERROR(Normalise({ws.nothing()}, weights.attn_norm));
-  } else {
+  } else if (!is_normed) {
     const DeviceBuffer& post_norm = weights_->layers[layer - 1].post_ffn_norm;
     BATON_RETURN_IF_ERROR(Normalise({ws.added, &post_norm}, weights.attn_norm));
   }
-  BATON_RETURN_IF_ERROR(MatMul(weights.qkv, {.x = ws.normed,
-                                             .y = ws.qkv,
-                                             .rows = ws.batch->num_rows(),
-                                             .n = options_.config.qkv_size(),
-                                             .k = options_.config.hidden_size,
-                                             .bias = &weights.qkv_bias}));
-  return Kernels().rope_append(
-      {.qkv = ws.qkv.as<Bf16>(),
-       .q_norm = weights.q_norm.as<Bf16>(),
-       .k_norm = weights.k_norm.as<Bf16>(),
-       .cos_sin =
-           (options_.config.HasSecondRope(layer) ? ws.second_cos_sin : ws.cos_sin).as<float>(),
-       .positions = ws.batch->positions(),
-       .sequences = ws.batch->sequences(),
-       .block_lists = ws.batch->block_lists(),
-       .q = ws.q.as<Bf16>(),
-       .kv = BlocksOf(layer, kv),
-       .num_rows = ws.batch->num_rows(),
-       .num_heads = options_.config.num_heads,
-       .max_blocks = 1,
-       .eps = options_.config.rms_epsilon,
-       .interleaved = options_.config.rope_interleaved},
-      options_.device->stream());
+  const DeviceProduct product{.x = is_normed ? ws.residual : ws.normed,
+                              .y = ws.qkv,
+                              .rows = ws.batch->num_rows(),
+                              .n = options_.config.qkv_size(),
+                              .k = options_.config.hidden_size,
+                              .bias = &weights.qkv_bias};
+  const cuda::RopeAppendParams rope = RopeOf(layer, kv);
+  void* const stream = options_.device->stream();
+  if (Joins(weights.qkv)) {
+    return Kernels().gemm_rope(
+        {ParamsOf(weights.qkv, product), rope, ws.rope_arrivals.as<uint32_t>(),
+         is_normed ? NormOf(weights.attn_norm) : cuda::NormedRows{}},
+        stream);
+  }
+  BATON_RETURN_IF_ERROR(MatMul(weights.qkv, product));
+  return Kernels().rope_append(rope, stream);
+}
+
+cuda::RopeAppendParams DeviceRank::RopeOf(uint32_t layer, std::byte* kv) const {
+  const DeviceWorkspace& ws = *workspace_;
+  const DeviceLayer& weights = weights_->layers[layer];
+  const bool has_second = options_.config.HasSecondRope(layer);
+  return {.qkv = ws.qkv.as<Bf16>(),
+          .q_norm = weights.q_norm.as<Bf16>(),
+          .k_norm = weights.k_norm.as<Bf16>(),
+          .cos_sin = (has_second ? ws.second_cos_sin : ws.cos_sin).as<float>(),
+          .positions = ws.batch->positions(),
+          .sequences = ws.batch->sequences(),
+          .block_lists = ws.batch->block_lists(),
+          .q = ws.q.as<Bf16>(),
+          .kv = BlocksOf(layer, kv),
+          .num_rows = ws.batch->num_rows(),
+          .num_heads = options_.config.num_heads,
+          .max_blocks = 1,
+          .eps = options_.config.rms_epsilon,
+          .interleaved = options_.config.rope_interleaved};
 }
 
 cuda::KvBlocks DeviceRank::BlocksOf(uint32_t layer, std::byte* kv) const {
@@ -302,8 +364,9 @@ Status DeviceRank::Attend(uint32_t layer, std::byte* kv) {
     params.is_spread = decode.is_spread;
     BATON_RETURN_IF_ERROR(Kernels().attention_decode(params, stream));
   }
-  return MatMulOfBranch(weights_->layers[layer].attn_output, ws.attended, options_.config.q_size(),
-                        PartialSum::kAttention);
+  const DeviceMatrix& output = weights_->layers[layer].attn_output;
+  if (JoinsNorms()) return AddBranch(output, ws.attended, options_.config.q_size());
+  return MatMulOfBranch(output, ws.attended, options_.config.q_size(), PartialSum::kAttention);
 }
 
 Status DeviceRank::MatMulOfBranch(const DeviceMatrix& weight, const DeviceBuffer& x, uint32_t k,
@@ -317,17 +380,28 @@ Status DeviceRank::MatMulOfBranch(const DeviceMatrix& weight, const DeviceBuffer
                          .wants_float = !is_alone()});
 }
 
+Status DeviceRank::AddBranch(const DeviceMatrix& weight, const DeviceBuffer& x, uint32_t k) {
+  DeviceWorkspace& ws = *workspace_;
+  const cuda::GemmParams params = ParamsOf(weight, {.x = x,
+                                                    .y = ws.residual,
+                                                    .rows = ws.batch->num_rows(),
+                                                    .n = options_.config.hidden_size,
+                                                    .k = k});
+  return Kernels().gemm_sum({params, ws.squares.as<float>()}, options_.device->stream());
+}
+
 Status DeviceRank::FeedForward(uint32_t layer) {
   DeviceWorkspace& ws = *workspace_;
   const DeviceLayer& weights = weights_->layers[layer];
-  BATON_RETURN_IF_ERROR(Normalise({ws.added, &weights.post_attn_norm}, weights.ffn_norm));
+  if (!JoinsNorms()) {
+    BATON_RETURN_IF_ERROR(Normalise({ws.added, &weights.post_attn_norm}, weights.ffn_norm));
+  }
   if (options_.config.traits->experts) return MixExperts(layer);
-  BATON_RETURN_IF_ERROR(MatMul(weights.gate_up, {.x = ws.normed,
-                                                 .y = ws.gate_up,
-                                                 .rows = ws.batch->num_rows(),
-                                                 .n = 2 * options_.config.ffn_size,
-                                                 .k = options_.config.hidden_size}));
-  BATON_RETURN_IF_ERROR(Gate(ws.batch->num_rows()));
+  BATON_RETURN_IF_ERROR(GateUp(weights));
+  const bool is_last = layer + 1 == weights_->layers.size();
+  if (JoinsNorms() && !is_last) {
+    return AddBranch(weights.down, ws.gated, options_.config.ffn_size);
+  }
   return MatMulOfBranch(weights.down, ws.gated, options_.config.ffn_size, PartialSum::kFeedForward);
 }
 
@@ -409,24 +483,34 @@ Status DeviceRank::MultiplyExperts(const DeviceMatrix& weight, const DeviceProdu
   return Kernels().grouped_gemm(params, stream);
 }
 
+Status DeviceRank::GateUp(const DeviceLayer& weights) {
+  DeviceWorkspace& ws = *workspace_;
+  const DeviceMatrix& weight = weights.gate_up;
+  const bool joins = Joins(weight);
+  const bool is_normed = JoinsNorms();
+  const DeviceProduct product{.x = is_normed ? ws.residual : ws.normed,
+                              .y = joins ? ws.gated : ws.gate_up,
+                              .rows = ws.batch->num_rows(),
+                              .n = 2 * options_.config.ffn_size,
+                              .k = options_.config.hidden_size};
+  if (joins) {
+    return Kernels().gemm_gated({ParamsOf(weight, product), GateKindOf(options_.config),
+                                 is_normed ? NormOf(weights.ffn_norm) : cuda::NormedRows{}},
+                                options_.device->stream());
+  }
+  BATON_RETURN_IF_ERROR(MatMul(weight, product));
+  return Gate(ws.batch->num_rows());
+}
+
 Status DeviceRank::Gate(uint32_t rows) {
   DeviceWorkspace& ws = *workspace_;
   const cuda::GateMulParams params{.gate_up = ws.gate_up.as<Bf16>(),
                                    .out = ws.gated.as<Bf16>(),
                                    .num_rows = rows,
                                    .dim = options_.config.ffn_size};
-  switch (options_.config.traits->activation) {
-    case GateActivation::kSilu:
-      return Kernels().silu_mul(params, options_.device->stream());
-    case GateActivation::kGeluTanh:
-      return Kernels().gelu_mul(params, options_.device->stream());
-    case GateActivation::kClampedSwiglu:
-    case GateActivation::kReluSquared:
-      break;  // refused by DeviceModel::Load
-  }
-  BATON_CHECK(false, "activation {} has no kernel",
-              static_cast<int>(options_.config.traits->activation));
-  return OkStatus();
+  const bool is_silu = GateKindOf(options_.config) == cuda::GateKind::kSilu;
+  return is_silu ? Kernels().silu_mul(params, options_.device->stream())
+                 : Kernels().gelu_mul(params, options_.device->stream());
 }
 
 Status DeviceRank::ComputeLogits() {

@@ -108,6 +108,7 @@ class DeviceRank {
   }
   const kernels::cuda::KernelTable& Kernels() const { return *options_.kernels; }
   kernels::cuda::KvBlocks BlocksOf(uint32_t layer, std::byte* kv) const;
+  kernels::cuda::RopeAppendParams RopeOf(uint32_t layer, std::byte* kv) const;
   // normed = norm(residual += branch).
   Status Normalise(const struct DeviceBranch& branch, const device::DeviceBuffer& weight);
   // Computes the result of each row's experts for normed.
@@ -115,8 +116,18 @@ class DeviceRank {
   // Where `slot_rows` is null, the slots are the rows of x.
   Status MultiplyExperts(const DeviceMatrix& weight, const struct DeviceProduct& product,
                          const uint32_t* slot_rows);
-  // gated = activation(gate) * up.
+  // gated = activation(gate) * up, of the products of the layer's input and gate_up.
+  Status GateUp(const DeviceLayer& weights);
+  // gated = activation(gate) * up, of what lies in gate_up.
   Status Gate(uint32_t rows);
+  // Whether the products of this matrix end with the work of the kernel after them.
+  bool Joins(const DeviceMatrix& weight) const;
+  // Whether the products around a norm divide it between them, but the first and the last norm.
+  bool JoinsNorms() const;
+  // The norm of the residual, for the product after one that left its squares.
+  kernels::cuda::NormedRows NormOf(const device::DeviceBuffer& weight) const;
+  kernels::cuda::GemmParams ParamsOf(const DeviceMatrix& weight,
+                                     const struct DeviceProduct& product) const;
   Status MatMul(const DeviceMatrix& weight, const struct DeviceProduct& product);
   Status MatMulPacked(const DeviceMatrix& weight, const kernels::cuda::GemmParams& params);
   // By cuBLASLt where it takes the product, by our own kernels elsewhere.
@@ -130,11 +141,14 @@ class DeviceRank {
   // The product that a branch ends with: hidden_size sums of k a row.
   Status MatMulOfBranch(const DeviceMatrix& weight, const device::DeviceBuffer& x, uint32_t k,
                         PartialSum which);
+  // Adds that product to the residual, and leaves the squares that the next norm needs.
+  Status AddBranch(const DeviceMatrix& weight, const device::DeviceBuffer& x, uint32_t k);
 
   const DeviceRankOptions options_;
   const std::shared_ptr<const DeviceWeights> weights_;
   std::unique_ptr<DeviceWorkspace> workspace_;
   std::unique_ptr<FastProducts> fast_;  // null without
+  bool can_join_norms_ = false;         // of few rows
 };
 
 }  // namespace baton::model

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <string_view>
 
+#include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/exchange_params.h"
 #include "kernels/cuda/experts_params.h"
+#include "kernels/cuda/gemm_params.h"
 #include "kernels/cuda/gemm_segments.h"
 #include "kernels/simt/types.h"
 
@@ -66,6 +68,7 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       {&residual, bf16(config.hidden_size), "residual"},
       {&added, bf16(config.hidden_size), "added"},
       {&normed, bf16(config.hidden_size), "normed"},
+      {&squares, cuda::kMaxNormedRows * config.hidden_size / 8 * sizeof(float), "squares"},
       {&zeros_, bf16(config.hidden_size), "zeros"},
       {&qkv, bf16(config.qkv_size()), "qkv"},
       {&q, bf16(config.q_size()), "q"},
@@ -83,6 +86,8 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       {&second_cos_sin, second * rope_bytes, "second rotary table"},
       {&gemm_partials, cuda::kGemmMaxPartialBytes, "partial sums of products"},
       {&gemm_counters, cuda::kGemmCounters * kWordBytes, "counters of products"},
+      {&rope_arrivals, cuda::RopeArrivals(config.num_heads, config.num_kv_heads) * kWordBytes,
+       "arrivals of heads"},
       {&unpacked, size_.unpacked_bytes, "an unpacked matrix"},
       {&attention_partials, kMaxPartials * cuda::AttentionPartialBytes(config.head_dim),
        "partial sums of attention"},
@@ -124,7 +129,7 @@ Status DeviceWorkspace::AllocateExperts(const ModelConfig& config) {
 
 Status DeviceWorkspace::FillTables(const ModelConfig& config, std::span<const float> rope_factors) {
   for (const DeviceBuffer* buffer :
-       {&zeros_, &gemm_counters, &attention_arrivals, &experts.arrivals, &flags}) {
+       {&zeros_, &gemm_counters, &rope_arrivals, &attention_arrivals, &experts.arrivals, &flags}) {
     if (buffer->size_bytes() == 0) continue;
     const std::vector<std::byte> zeros(buffer->size_bytes());
     BATON_RETURN_IF_ERROR(device_->CopyIn(buffer->data(), zeros.data(), zeros.size()));

@@ -46,6 +46,7 @@ class DeviceWorkspace {
   device::DeviceBuffer residual;  // [max_rows][hidden]
   device::DeviceBuffer added;     // [max_rows][hidden]: what the next norm adds to the residual
   device::DeviceBuffer normed;    // [max_rows][hidden]
+  device::DeviceBuffer squares;   // [kMaxNormedRows][hidden / 8] fp32: of the residual
   device::DeviceBuffer qkv;       // [max_rows][qkv_size]
   device::DeviceBuffer q;         // [max_rows][q_size]: rotated
   device::DeviceBuffer attended;  // [max_rows][q_size]
@@ -64,6 +65,7 @@ class DeviceWorkspace {
   // attention whose splits are spread.
   device::DeviceBuffer gemm_partials;
   device::DeviceBuffer gemm_counters;
+  device::DeviceBuffer rope_arrivals;  // of products that end with the append of K and V
   // A packed matrix in bf16 for products of many rows; empty where none needs it.
   device::DeviceBuffer unpacked;
   device::DeviceBuffer attention_partials;

@@ -38,7 +38,7 @@ StatusOr<ModelCatalog::TextParts> ModelCatalog::Build(const Pending& pending,
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
   TextParts parts;
   if (!spec.chat_template.empty()) {
-    StatusOr<ChatTemplate> chat_template = ChatTemplate::CreateFor(spec, *tokenizer);
+    StatusOr<ChatTemplate> chat_template = ChatTemplate::CreateFor(spec.chat_template, *tokenizer);
     if (chat_template.ok()) {
       parts.chat_template = std::make_shared<const ChatTemplate>(*std::move(chat_template));
     } else {
@@ -46,6 +46,18 @@ StatusOr<ModelCatalog::TextParts> ModelCatalog::Build(const Pending& pending,
       parts.has_broken_template = true;
       BATON_LOG_ERROR("model {}: no chat, its chat template is broken: {}", model_id,
                       std::string(chat_template.status().message()));
+    }
+  }
+  const std::string source = spec.ToolTemplate();
+  if (parts.chat_template != nullptr && !source.empty()) {
+    StatusOr<ChatTemplate> for_tools = ChatTemplate::CreateFor(source, *tokenizer);
+    if (for_tools.ok()) {
+      parts.tool_template = std::make_shared<const ChatTemplate>(*std::move(for_tools));
+    } else {
+      BATON_LOG_ERROR(
+          "model {}: its chat template \"tool_use\" is broken, so that chats with tools take the "
+          "default one: {}",
+          model_id, std::string(for_tools.status().message()));
     }
   }
   parts.tokenizer = std::move(tokenizer);
@@ -69,6 +81,9 @@ ModelCatalog::Resolved ModelCatalog::InfoOf(const ModelClaim& claim, const Share
   info->tokenizer = std::shared_ptr<const Tokenizer>(parts, parts->tokenizer.get());
   if (parts->chat_template != nullptr) {
     info->chat_template = std::shared_ptr<const ChatTemplate>(parts, parts->chat_template.get());
+  }
+  if (parts->tool_template != nullptr) {
+    info->tool_template = std::shared_ptr<const ChatTemplate>(parts, parts->tool_template.get());
   }
   info->has_broken_template = parts->has_broken_template;
   info->grammars = parts->grammars;

@@ -71,6 +71,7 @@ class ModelCatalog {
   struct TextParts {
     std::shared_ptr<const text::Tokenizer> tokenizer;
     std::shared_ptr<const text::ChatTemplate> chat_template;
+    std::shared_ptr<const text::ChatTemplate> tool_template;
     bool has_broken_template = false;
     std::shared_ptr<text::GrammarCache> grammars;
   };

@@ -45,13 +45,19 @@ struct ModelInfo {
   std::string embedding_refusal;  // how it pools, where that gives none; else ""
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate>
-      chat_template;                             // null: the model file has no usable one
-  bool has_broken_template = false;              // it has one that is no template
+      chat_template;                 // null: the model file has no usable one
+  bool has_broken_template = false;  // it has one that is no template
+  // The model's template "tool_use", which writes requests with tools; null: chat_template does.
+  std::shared_ptr<const text::ChatTemplate> tool_template;
   std::shared_ptr<text::GrammarCache> grammars;  // of the tokenizer; any thread
   std::vector<std::string> names;  // that clients use; empty = the id (served_names.h)
 
   // The name of the model in answers.
   const std::string& name() const { return names.empty() ? id : names.front(); }
+  // The template of a conversation; null without chat_template.
+  const text::ChatTemplate* TemplateFor(bool has_tools) const {
+    return has_tools && tool_template != nullptr ? tool_template.get() : chat_template.get();
+  }
 };
 
 // One token of one choice on its way to the client. Views are valid during the call.

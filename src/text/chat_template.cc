@@ -223,12 +223,11 @@ StatusOr<ChatTemplate> ChatTemplate::Create(std::string source, std::string_view
   return chat_template;
 }
 
-StatusOr<ChatTemplate> ChatTemplate::CreateFor(const TokenizerSpec& spec,
-                                               const Tokenizer& tokenizer) {
+StatusOr<ChatTemplate> ChatTemplate::CreateFor(std::string source, const Tokenizer& tokenizer) {
   const auto text_of = [&](std::optional<TokenId> id) {
     return id.has_value() ? tokenizer.TokenBytes(*id) : std::string_view();
   };
-  return Create(spec.chat_template, text_of(tokenizer.bos_id()), text_of(tokenizer.eos_id()));
+  return Create(std::move(source), text_of(tokenizer.bos_id()), text_of(tokenizer.eos_id()));
 }
 
 Status ChatTemplate::AppendVariables(std::span<const ChatMessage> messages,

@@ -18,7 +18,6 @@
 namespace baton::text {
 
 class Tokenizer;
-struct TokenizerSpec;
 
 inline constexpr size_t kMaxChatMessages = 100'000;
 
@@ -65,8 +64,8 @@ class ChatTemplate {
   // FailedPrecondition for one that cannot be compiled within a second.
   static StatusOr<ChatTemplate> Create(std::string source, std::string_view bos_token,
                                        std::string_view eos_token);
-  // The template of `spec`, which has one, with the tokens of its `tokenizer`. Errors as above.
-  static StatusOr<ChatTemplate> CreateFor(const TokenizerSpec& spec, const Tokenizer& tokenizer);
+  // With the tokens of `tokenizer`. Errors as above.
+  static StatusOr<ChatTemplate> CreateFor(std::string source, const Tokenizer& tokenizer);
 
   // The prompt. InvalidArgument when the template refuses the messages (its own words), or does not
   // print the message that is to be continued. InvalidArgument too when a role is none of the

@@ -26,6 +26,7 @@ namespace fs = std::filesystem;
 // Rows are rounded up to a multiple of this (at least) for the matrix units.
 constexpr size_t kPaddingMultiple = 64;
 constexpr size_t kPaddingShare = 256;
+constexpr size_t kNumBytes = 256;
 
 // One entry of added_tokens.
 struct AddedToken {
@@ -100,7 +101,7 @@ class FolderReader {
     BATON_RETURN_IF_ERROR(SetAddedTokens(json.tree));
     BATON_RETURN_IF_ERROR(CheckSize());
     spec_.merges = std::move(json.merges);
-    SetShape();
+    BATON_RETURN_IF_ERROR(SetShape());
     BATON_RETURN_IF_ERROR(SetSpecialIds(json.tree));
     return std::move(spec_);
   }
@@ -193,7 +194,7 @@ class FolderReader {
     return OkStatus();
   }
 
-  void SetShape() {
+  Status SetShape() {
     spec_.model = shape_.is_spm ? "llama" : "gpt2";
     spec_.pre = shape_.is_spm ? "default" : shape_.pre;
     spec_.nfc = shape_.nfc;
@@ -203,17 +204,25 @@ class FolderReader {
       const StatusOr<PreTokenizer> rule = FindPreTokenizer(spec_.pre);
       const bool is_usual = rule.ok() && rule->ignore_merges == shape_.ignore_merges;
       if (!is_usual) spec_.ignore_merges = shape_.ignore_merges;
-      return;
+      return OkStatus();
     }
     spec_.add_space_prefix = shape_.add_space_prefix;
     spec_.space_prefix_at_start_only = shape_.prefix_at_start_only;
     spec_.space_prefix_unless_there = shape_.prefix_unless_there;
+    size_t num_bytes = 0;
     for (size_t id = 0; shape_.byte_fallback && id < vocab_size_; ++id) {
       const bool is_normal = spec_.token_types[id] == static_cast<int32_t>(TokenType::kNormal);
       if (is_normal && ByteOfToken(spec_.tokens[id]) >= 0) {
         spec_.token_types[id] = static_cast<int32_t>(TokenType::kByte);
+        ++num_bytes;
       }
     }
+    if (num_bytes == kNumBytes) return OkStatus();
+    // A text's other characters would be lost here; `tokenizers` gives unk_token for them.
+    return Unimplemented(
+        "tokenizer.json: a SentencePiece-style model needs byte_fallback and the tokens <0x00> to "
+        "<0xFF>, of which {} are used here",
+        num_bytes);
   }
 
   // The id of the token that `config` names under `key`, as a string or as an object.
@@ -349,7 +358,14 @@ class FolderReader {
         spec_.named_templates.push_back({name, source});
       }
     }
-    if (!files_.chat_template_jinja.empty()) spec_.chat_template = files_.chat_template_jinja;
+    // As in transformers, templates in files of their own stand for all of that list.
+    if (!files_.chat_template_jinja.empty()) {
+      spec_.chat_template = files_.chat_template_jinja;
+      spec_.named_templates.clear();
+    }
+    if (!files_.tool_use_jinja.empty()) {
+      spec_.named_templates = {{"tool_use", files_.tool_use_jinja}};
+    }
     return OkStatus();
   }
 
@@ -396,6 +412,8 @@ StatusOr<TokenizerSpec> LoadFolderTokenizer(const std::string& path, size_t voca
   BATON_RETURN_IF_ERROR(read("config.json", kMaxConfigJsonBytes, &files.config_json));
   BATON_RETURN_IF_ERROR(
       read("chat_template.jinja", kMaxConfigJsonBytes, &files.chat_template_jinja));
+  BATON_RETURN_IF_ERROR(
+      read("additional_chat_templates/tool_use.jinja", kMaxConfigJsonBytes, &files.tool_use_jinja));
   return TokenizerSpecFromFolder(files, vocab_size);
 }
 

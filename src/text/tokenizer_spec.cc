@@ -205,6 +205,13 @@ void ReadVocabulary(SpecReader& in, TokenizerSpec& spec) {
 
 }  // namespace
 
+std::string TokenizerSpec::ToolTemplate() const {
+  for (const NamedChatTemplate& named : named_templates) {
+    if (named.name == "tool_use") return named.source;
+  }
+  return "";
+}
+
 std::string TokenizerSpec::Serialize() const {
   const bool is_old = !space_prefix_unless_there && !user_defined_as_written && !ignore_merges;
   SpecWriter out;

@@ -63,6 +63,9 @@ struct TokenizerSpec {
   std::string chat_template;  // tokenizer.chat_template, Jinja; empty = none
   std::vector<NamedChatTemplate> named_templates;
 
+  // The template named "tool_use", which writes requests with tools as in transformers; "" = none.
+  std::string ToolTemplate() const;
+
   // A compact, versioned form (SmolLM2: 0.6 MiB): the bytes of a spec are the same in every build.
   std::string Serialize() const;
 

@@ -443,6 +443,26 @@ TEST_F(ToolsTest, ATemplateWithoutToolsGetsThemInTheMessages) {
       << round;
 }
 
+// Hermes: its default template knows no tools, and the one named "tool_use" does.
+TEST_F(ToolsTest, ATemplateForToolsWritesRequestsWithTools) {
+  auto model = std::make_shared<ModelInfo>(*ModelWith("plain:{{ messages[0].content }}"));
+  model->tool_template = ModelWith(kHermes)->chat_template;
+  submitter_.served = {model};
+  AnswerWith(kCall);
+  const std::string prompt = PromptOf(Sent(kTools));
+  EXPECT_TRUE(prompt.starts_with(R"([{"type": "function", "function": {"name": "weather")"))
+      << prompt;
+  EXPECT_THAT(prompt, testing::Not(HasSubstr("You can call functions")));
+  const auto responder = Post(kChatPath, kHello + kTools + "}");
+  ++num_sent_;
+  // The style of calls is that of the same template.
+  EXPECT_EQ(
+      Text(*responder, {"choices", "0", "message", "tool_calls", "0", "function", "arguments"}),
+      R"({"city": "Paris"})");
+  EXPECT_EQ(PromptOf(Sent("")), "plain:hello");
+  EXPECT_EQ(PromptOf(Sent(kTools + R"(,"tool_choice":"none")")), "plain:hello");
+}
+
 // Agents leave the tools out of the last step, once all have been used.
 TEST_F(ToolsTest, CallsOfAConversationStayWhereNoToolsAreSent) {
   const std::string history =

@@ -1,6 +1,6 @@
 // AVX-512 intrinsics on a machine without AVX-512: each one lane by lane, by its definition in the
-// Intel intrinsics guide. Only those that kernels/cpu/simd_avx512.h uses, with only the controls it
-// uses. avx512_emulation_test.cc compares them with SIMDe's. For tests. (The bodies are not built
+// Intel intrinsics guide. Only those that kernels/cpu/simd_avx512*.h use, with only controls they
+// use. avx512_emulation_test.cc compares them with SIMDe's. For tests. (The bodies are not built
 // on SIMDe itself: gcc 12 takes over five minutes, or stops with an internal error.)
 #ifndef BATON_TESTS_KERNELS_AVX512_EMULATION_H_
 #define BATON_TESTS_KERNELS_AVX512_EMULATION_H_
@@ -8,6 +8,7 @@
 #include <immintrin.h>
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -75,9 +76,12 @@ inline F512 mask_mov_ps(F512 src, Mask16 mask, F512 a) {
   return EachFloat([&](int i) { return Bit(mask, i) ? a.v[i] : src.v[i]; });
 }
 inline Mask16 cmp_ps_mask(F512 a, F512 b, int predicate) {
-  if (predicate != _CMP_LT_OQ) __builtin_trap();
+  if (predicate != _CMP_LT_OQ && predicate != _CMP_UNORD_Q) __builtin_trap();
   Mask16 mask = 0;
-  for (int i = 0; i < 16; ++i) mask = static_cast<Mask16>(mask | (a.v[i] < b.v[i] ? 1 << i : 0));
+  for (int i = 0; i < 16; ++i) {
+    const bool holds = predicate == _CMP_LT_OQ ? a.v[i] < b.v[i] : std::isunordered(a.v[i], b.v[i]);
+    mask = static_cast<Mask16>(mask | (holds ? 1 << i : 0));
+  }
   return mask;
 }
 
@@ -115,6 +119,18 @@ inline F512 movehdup_ps(F512 a) {
 inline F512 permute_ps(F512 a, int control) {
   return EachFloat([&](int i) { return a.v[(i & ~3) + (control >> (2 * (i & 3)) & 3)]; });
 }
+// Two of four floats of a and of b, in turn.
+inline F512 unpacklo_ps(F512 a, F512 b) {
+  return EachFloat([&](int i) { return (i % 2 == 0 ? a : b).v[(i & ~3) + i % 4 / 2]; });
+}
+inline F512 unpackhi_ps(F512 a, F512 b) {
+  return EachFloat([&](int i) { return (i % 2 == 0 ? a : b).v[(i & ~3) + 2 + i % 4 / 2]; });
+}
+// Of four floats two come from a, then two from b.
+inline F512 shuffle_ps(F512 a, F512 b, int control) {
+  return EachFloat(
+      [&](int i) { return (i % 4 < 2 ? a : b).v[(i & ~3) + (control >> (2 * (i & 3)) & 3)]; });
+}
 // Four floats move together: the first two quarters come from a, the others from b.
 inline F512 shuffle_f32x4(F512 a, F512 b, int control) {
   return EachFloat([&](int i) {
@@ -142,6 +158,13 @@ inline I512 max_epi32(I512 a, I512 b) {
 inline I512 slli_epi32(I512 a, unsigned bits) {
   return EachInt(
       [&](int i) { return static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) << bits); });
+}
+inline I512 srli_epi32(I512 a, unsigned bits) {
+  return EachInt(
+      [&](int i) { return static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) >> bits); });
+}
+inline I512 srai_epi32(I512 a, unsigned bits) {
+  return EachInt([&](int i) { return a.v[i] >> bits; });
 }
 inline I512 dpwssd_epi32(I512 acc, I512 a, I512 b) {
   return EachInt([&](int i) {

@@ -50,13 +50,18 @@
 #define _mm512_setzero_ps ::baton::kernels::emulation::setzero_ps
 #define _mm512_shuffle_f32x4 ::baton::kernels::emulation::shuffle_f32x4
 #define _mm512_shuffle_epi8 ::baton::kernels::emulation::shuffle_epi8
+#define _mm512_shuffle_ps ::baton::kernels::emulation::shuffle_ps
 #define _mm512_slli_epi16 ::baton::kernels::emulation::slli_epi16
 #define _mm512_slli_epi32 ::baton::kernels::emulation::slli_epi32
 #define _mm512_srai_epi16 ::baton::kernels::emulation::srai_epi16
+#define _mm512_srai_epi32 ::baton::kernels::emulation::srai_epi32
 #define _mm512_srli_epi16 ::baton::kernels::emulation::srli_epi16
+#define _mm512_srli_epi32 ::baton::kernels::emulation::srli_epi32
 #define _mm512_storeu_ps ::baton::kernels::emulation::storeu_ps
 #define _mm512_storeu_si512 ::baton::kernels::emulation::storeu_si512
 #define _mm512_sub_epi16 ::baton::kernels::emulation::sub_epi16
 #define _mm512_sub_ps ::baton::kernels::emulation::sub_ps
+#define _mm512_unpackhi_ps ::baton::kernels::emulation::unpackhi_ps
+#define _mm512_unpacklo_ps ::baton::kernels::emulation::unpacklo_ps
 
 #endif  // BATON_TESTS_KERNELS_AVX512_EMULATION_NAMES_H_

@@ -67,6 +67,10 @@ TEST_F(EmulationTest, IntegersEqualSimde) {
         Same(emulation::slli_epi16(a, 8), FromSimde(simde_mm512_slli_epi16(ToSimde(a), 8))));
     EXPECT_TRUE(
         Same(emulation::slli_epi32(a, 16), FromSimde(simde_mm512_slli_epi32(ToSimde(a), 16))));
+    EXPECT_TRUE(
+        Same(emulation::srli_epi32(a, 16), FromSimde(simde_mm512_srli_epi32(ToSimde(a), 16))));
+    EXPECT_TRUE(
+        Same(emulation::srai_epi32(a, 16), FromSimde(simde_mm512_srai_epi32(ToSimde(a), 16))));
   }
 }
 
@@ -81,10 +85,22 @@ TEST_F(EmulationTest, FloatsEqualSimde) {
         Same(emulation::min_ps(a, b), FromSimde(simde_mm512_min_ps(ToSimde(a), ToSimde(b)))));
     EXPECT_TRUE(
         Same(emulation::div_ps(a, b), FromSimde(simde_mm512_div_ps(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(Same(emulation::unpacklo_ps(a, b),
+                     FromSimde(simde_mm512_unpacklo_ps(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(Same(emulation::unpackhi_ps(a, b),
+                     FromSimde(simde_mm512_unpackhi_ps(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(Same(emulation::shuffle_ps(a, b, 0x44),
+                     FromSimde(simde_mm512_shuffle_ps(ToSimde(a), ToSimde(b), 0x44))));
+    EXPECT_TRUE(Same(emulation::shuffle_ps(a, b, 0xEE),
+                     FromSimde(simde_mm512_shuffle_ps(ToSimde(a), ToSimde(b), 0xEE))));
     EXPECT_TRUE(Same(emulation::mask_mov_ps(a, mask, b),
                      FromSimde(simde_mm512_mask_mov_ps(ToSimde(a), mask, ToSimde(b)))));
     EXPECT_EQ(emulation::cmp_ps_mask(a, b, _CMP_LT_OQ),
               simde_mm512_cmp_ps_mask(ToSimde(a), ToSimde(b), SIMDE_CMP_LT_OQ));
+    F512 c = a;
+    c.v[round % 16] = NAN;
+    EXPECT_EQ(emulation::cmp_ps_mask(b, c, _CMP_UNORD_Q),
+              simde_mm512_cmp_ps_mask(ToSimde(b), ToSimde(c), SIMDE_CMP_UNORD_Q));
   }
 }
 

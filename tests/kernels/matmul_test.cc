@@ -77,11 +77,11 @@ struct Shape {
 };
 
 // Ugly ones: fewer columns than a panel, a column more than panels, primes, stretches of k that do
-// not divide, and rows around every tile size.
+// not divide, odd numbers of panels in several stretches, and rows around every tile size.
 constexpr Shape kShapes[] = {
     {1, 32, 1},   {15, 32, 2},   {16, 64, 3},   {17, 96, 4},   {31, 576, 5},  {48, 1536, 6},
     {33, 160, 7}, {16, 1568, 8}, {37, 64, 11},  {16, 32, 12},  {19, 288, 13}, {64, 32, 97},
-    {5, 800, 23}, {32, 64, 192}, {17, 64, 193}, {16, 96, 400},
+    {5, 800, 23}, {32, 64, 192}, {17, 64, 193}, {16, 96, 400}, {33, 416, 41}, {49, 800, 29},
 };
 
 class MatMulTest : public ::testing::TestWithParam<Body> {

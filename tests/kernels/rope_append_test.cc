@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -94,6 +95,7 @@ const KvLayout kLayouts[] = {
     Layout(3, 64, 16, KvDtype::kBf16, KvEncoding::kPaired),
     Layout(1, 80, 6, KvDtype::kBf16, KvEncoding::kPaired),
     Layout(2, 18, 16, KvDtype::kF32, KvEncoding::kPaired),
+    Layout(2, 18, 16, KvDtype::kBf16, KvEncoding::kPaired),
     Layout(2, 2, 64, KvDtype::kBf16, KvEncoding::kPlain),
     Layout(1, 256, 32, KvDtype::kF32, KvEncoding::kPlain),
     Layout(2, 512, 16, KvDtype::kBf16, KvEncoding::kPaired),
@@ -138,6 +140,20 @@ TEST_P(RopeAppendTest, AgreesWithTheReference) {
       }
     }
   }
+}
+
+// Values halfway between two bf16, subnormal, beyond the largest bf16, infinite, and NaN.
+TEST_P(RopeAppendTest, UglyValuesAreStoredAsTheReferenceStoresThem) {
+  Case c(kLayouts[0], 1, 8, true);
+  c.table.clear();
+  const uint32_t kUgly[] = {0x3F808000, 0x3F818000, 0x3F808001, 0x00000001, 0x00008000,
+                            0x807FFFFF, 0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000,
+                            0x7F800001, 0xFFC12345, 0x7FFFFFFF, 0x80000000};
+  for (size_t i = 0; i < c.qkv.size(); ++i) {
+    if (i % 3 != 0) std::memcpy(&c.qkv[i], &kUgly[i % std::size(kUgly)], sizeof(float));
+  }
+  const std::vector<AttentionSpan> spans = {c.Span(0, 8, 13)};
+  EXPECT_EQ(c.Run(ops(), one_, spans).arena, c.Run(ReferenceOps(), one_, spans).arena);
 }
 
 // A layer that reads K and V of another one has a layout without KV heads.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -74,6 +75,30 @@ TEST_P(RowOpsTest, QuantizeA16) {
             std::accumulate(actual.q.begin() + static_cast<ptrdiff_t>(16 * half),
                             actual.q.begin() + static_cast<ptrdiff_t>(16 * half + 16), 0);
         ASSERT_EQ(actual.half_sum[half], actual.scale[half / 2] * static_cast<float>(total));
+      }
+    }
+  }
+}
+
+TEST_P(RowOpsTest, QuantizeA16OfAnUglyBlockLeavesItsNeighboursAlone) {
+  constexpr uint32_t kBlocks = 11;
+  for (uint32_t ugly = 0; ugly < kBlocks; ++ugly) {
+    for (float value : {NAN, INFINITY, 0.0f, 0x1p-101f}) {
+      Random random(ugly);
+      std::vector<float> x = random.Activations(size_t{kBlocks} * 32);
+      std::fill_n(x.begin() + 32 * ugly, 32, value);
+      A16Buffer expected(1, kBlocks * 32);
+      A16Buffer actual(1, kBlocks * 32);
+      ReferenceOps().quantize_a16(one_, x.data(), 1, expected.view());
+      ops().quantize_a16(one_, x.data(), 1, actual.view());
+      EXPECT_EQ(actual.q, expected.q) << ugly;
+      for (uint32_t b = 0; b < 2 * kBlocks; ++b) {
+        const auto same = [](float x, float y) {
+          return x == y || (std::isnan(x) && std::isnan(y));
+        };
+        EXPECT_TRUE(same(actual.scale[b / 2], expected.scale[b / 2])) << ugly << " " << b;
+        EXPECT_TRUE(same(actual.sum[b / 2], expected.sum[b / 2])) << ugly << " " << b;
+        EXPECT_TRUE(same(actual.half_sum[b], expected.half_sum[b])) << ugly << " " << b;
       }
     }
   }

@@ -85,6 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RecordedStepTest,
                          ::testing::Values(std::pair("head64_llama", KvDtype::kBf16),
                                            std::pair("head64_llama", KvDtype::kFp8),
                                            std::pair("head64_gemma3", KvDtype::kBf16),
+                                           std::pair("head64_qwen2", KvDtype::kBf16),
                                            std::pair("head64_qwen3moe", KvDtype::kBf16)),
                          [](const auto& info) {
                            return std::string(info.param.first) + "_" +
@@ -218,7 +219,7 @@ TEST(DeviceModelRecordedTest, WithoutMemoryForGraphsStepsAreLaunchedKernelByKern
 // A step is one of the recorded kind only if all its rows decode, nobody hears of its layers and
 // its KV lies where it did: the kernel that chooses tokens is in every recorded step.
 TEST(DeviceModelRecordedTest, OthersAreLaunchedKernelByKernel) {
-  OnDevice on(Tiny("head64_llama"));
+  WeightsOnDevice on(Tiny("head64_llama"), /*keeps_packed=*/false);
   ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
   ASSERT_TRUE(on.fixture.model().Prepare(on.fixture.view()).ok());
   const std::vector<TokenId> tokens = RandomTokens(20, 1);
@@ -232,11 +233,13 @@ TEST(DeviceModelRecordedTest, OthersAreLaunchedKernelByKernel) {
     EXPECT_TRUE(on.fixture.Run(chunks, false, with).ok());
     return simt::TotalRunStats().num_launches - before;
   };
-  const uint32_t kernels = DeviceModel::KernelsAStep(on.fixture.model().config());
-  EXPECT_EQ(launches({{0, 0, all}}, nullptr), kernels);
+  const ModelConfig& config = on.fixture.model().config();
+  const uint32_t kernels = DeviceModel::KernelsAStep(config, StepKernels::kWithNorms);
+  EXPECT_EQ(launches({{0, 0, all}}, nullptr),
+            DeviceModel::KernelsAStep(config, StepKernels::kJoined));
   EXPECT_EQ(launches({{0, 20, all.first(1)}}, nullptr), kernels + 1) << "a recorded step";
   EXPECT_EQ(launches({{0, 21, all.first(1)}}, &hook), kernels);
-  EXPECT_EQ(hook.num_layers, on.fixture.model().config().num_layers);
+  EXPECT_EQ(hook.num_layers, config.num_layers);
   EXPECT_EQ(launches({{0, 22, all.first(2)}}, nullptr), kernels) << "two rows of one sequence";
   const DeviceBuffer elsewhere = *DeviceBuffer::Create(
       on.device.accelerator.get(), on.fixture.view().layout->BlockStride(), "other KV");
@@ -253,15 +256,17 @@ TEST(DeviceModelRecordedTest, OthersAreLaunchedKernelByKernel) {
 }
 
 // benchmarks/GPU.md has these numbers.
-TEST(DeviceModelRecordedTest, ADecodeStepIsAsManyLaunchesALayerAtEveryBatch) {
+TEST(DeviceModelRecordedTest, ADecodeStepIsSoManyLaunchesALayer) {
   struct Row {
     const char* model;
-    uint32_t of_layer;
+    uint32_t of_layer;     // of at most kMaxNormedRows rows
+    uint32_t with_more;    // and of more
+    uint32_t first_norms;  // that no product has a part of, of at most kMaxNormedRows rows
   };
-  constexpr uint32_t kAround = 5;  // two gathers, last norm, output layer, choice of tokens
+  constexpr uint32_t kAlways = 5;  // two gathers, last norm, output layer, choice of tokens
   constexpr uint32_t kMaxRows = 16;
-  for (const Row& row : {Row{"head64_llama", 9}, Row{"head64_qwen3moe", 13}}) {
-    OnDevice on(Tiny(row.model));
+  for (const Row& row : {Row{"head64_llama", 5, 7, 1}, Row{"head64_qwen3moe", 12, 12, 0}}) {
+    WeightsOnDevice on(Tiny(row.model), /*keeps_packed=*/false);
     ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
     ASSERT_TRUE(on.fixture.model().Prepare(on.fixture.view()).ok());
     const uint32_t num_layers = on.fixture.model().config().num_layers;
@@ -274,9 +279,12 @@ TEST(DeviceModelRecordedTest, ADecodeStepIsAsManyLaunchesALayerAtEveryBatch) {
       const uint64_t before = simt::TotalRunStats().num_launches;
       ASSERT_TRUE(on.fixture.Run(chunks).ok());
       const uint64_t launches = simt::TotalRunStats().num_launches - before;
+      const bool is_few = num_rows <= cuda::kMaxNormedRows;
+      const uint32_t around = kAlways + (is_few ? row.first_norms : 0);
       std::printf("%s, %u rows: %.2f launches a layer, %u around them\n", row.model, num_rows,
-                  (static_cast<double>(launches) - kAround) / num_layers, kAround);
-      EXPECT_EQ(launches, row.of_layer * num_layers + kAround) << row.model << " " << num_rows;
+                  (static_cast<double>(launches) - around) / num_layers, around);
+      EXPECT_EQ(launches, (is_few ? row.of_layer : row.with_more) * num_layers + around)
+          << row.model << " " << num_rows;
     }
   }
 }

@@ -112,7 +112,7 @@ TEST(DeviceWeightsLaunchTest, ManyRowsUnpackEachMatrixOfALayer) {
     EXPECT_TRUE(packed.fixture.Run(chunks).ok());
     return simt::TotalRunStats().num_launches - before;
   };
-  const uint32_t kernels = DeviceModel::KernelsAStep(config);
+  const uint32_t kernels = DeviceModel::KernelsAStep(config, StepKernels::kApart);
   EXPECT_EQ(launches({{0, 0, all.first(64)}}), kernels);
   EXPECT_EQ(launches({{1, 0, all.first(65)}}), kernels + 4 * config.num_layers);
   EXPECT_EQ(launches({{2, 0, all}}), kernels + 4 * config.num_layers);

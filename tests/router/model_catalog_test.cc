@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 
 #include "src/router/grpc_registry_service.h"
+#include "src/text/chat_template.h"
 #include "tests/router/test_model.h"
 
 namespace baton::router {
@@ -68,6 +69,31 @@ TEST(ModelCatalogTest, WorkersOfOneTokenizerShareOne) {
     EXPECT_EQ((*answer)->tokenizer, (*all[0])->tokenizer);
     EXPECT_NE((*answer)->chat_template, nullptr);
   }
+}
+
+TEST(ModelCatalogTest, TheTemplateForToolsIsCompiledToo) {
+  Answers answers;
+  ModelCatalog catalog;
+  size_t count = 0;
+  const auto resolve = [&](const std::string& source) {
+    TokenizerSpec spec = TestSpec();
+    spec.named_templates = {{"rag", "R"}, {"tool_use", source}};
+    ModelClaim claim = Claim();
+    claim.tokenizer_id = TokenizerSpecId(spec);
+    claim.tokenizer = spec.Serialize();
+    catalog.Resolve(std::move(claim), answers.Take());
+    return answers.Wait(++count).back().value();
+  };
+  const auto good = resolve("T");
+  ASSERT_NE(good->tool_template, nullptr);
+  EXPECT_EQ(good->tool_template->source(), "T");
+  EXPECT_EQ(good->TemplateFor(true), good->tool_template.get());
+  EXPECT_EQ(good->TemplateFor(false), good->chat_template.get());
+  // The default template still serves the model.
+  const auto bad = resolve("{% for");
+  EXPECT_EQ(bad->tool_template, nullptr);
+  EXPECT_FALSE(bad->has_broken_template);
+  EXPECT_EQ(bad->TemplateFor(true), bad->chat_template.get());
 }
 
 TEST(ModelCatalogTest, ATokenizerIsKeptWhenItsLastWorkerHasGone) {

@@ -122,8 +122,15 @@ TEST(FolderTokenizerTest, ConfigFilesNameTheSpecialTokens) {
   EXPECT_EQ(spec.eos_id, 3u);
   EXPECT_EQ(spec.eot_id, 5u);
   EXPECT_EQ(spec.eom_id, 9u);
+  EXPECT_EQ(spec.ToolTemplate(), "");
+  // Files of their own go before the list of tokenizer_config.json.
+  files.tool_use_jinja = "T";
+  EXPECT_EQ(TokenizerSpecFromFolder(files, vocab_size)->ToolTemplate(), "T");
+  files.tool_use_jinja = "";
   files.chat_template_jinja = "J";
-  EXPECT_EQ(TokenizerSpecFromFolder(files, vocab_size)->chat_template, "J");
+  spec = TokenizerSpecFromFolder(files, vocab_size).value();
+  EXPECT_EQ(spec.chat_template, "J");
+  EXPECT_TRUE(spec.named_templates.empty());
   files.config_json = R"({"eos_token_id": [9, 3, 11]})";
   EXPECT_EQ(
       std::string(TokenizerSpecFromFolder(files, vocab_size).status().message()),
@@ -247,6 +254,26 @@ TEST(FolderTokenizerTest, NormalizedTokensAreFoundBehindTheNormalizer) {
   files.tokenizer_json = tokenizer.dump();
   EXPECT_THAT(std::string(TokenizerSpecFromFolder(files, num_tokens).status().message()),
               HasSubstr("some normalized and some"));
+}
+
+// Characters that are no token would vanish from a text.
+TEST(FolderTokenizerTest, SentencePieceWithoutItsBytesIsRefused) {
+  const Json good = Golden()["gemma"]["tokenizer_json"];
+  const auto refusal = [&good](const Json& tokenizer) {
+    FolderTokenizerFiles files;
+    files.tokenizer_json = tokenizer.dump();
+    const auto spec = TokenizerSpecFromFolder(files, NumTokens(good));
+    return spec.ok() ? "accepted" : std::string(spec.status().message());
+  };
+  EXPECT_EQ(refusal(good), "accepted");
+  Json tokenizer = good;
+  tokenizer["model"]["byte_fallback"] = false;
+  EXPECT_THAT(refusal(tokenizer), HasSubstr("needs byte_fallback"));
+  tokenizer = good;
+  Json& vocab = tokenizer["model"]["vocab"];
+  vocab["<no byte>"] = vocab["<0x41>"];
+  vocab.erase("<0x41>");
+  EXPECT_THAT(refusal(tokenizer), HasSubstr("of which 255 are used"));
 }
 
 // A bad folder: what is wrong with it, and what its error must name.
@@ -411,9 +438,12 @@ TEST(FolderTokenizerTest, FilesAreReadFromAFolder) {
   write("tokenizer.json", files.tokenizer_json);
   write("tokenizer_config.json", files.tokenizer_config_json);
   write("chat_template.jinja", "T");
+  std::filesystem::create_directories(folder + "/additional_chat_templates");
+  write("additional_chat_templates/tool_use.jinja", "U");
   const auto spec = LoadFolderTokenizer(folder, vocab_size);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->chat_template, "T");
+  EXPECT_EQ(spec->ToolTemplate(), "U");
   EXPECT_EQ(spec->ignore_merges, std::nullopt);  // llama 3's own rule
   EXPECT_EQ(spec->add_bos, true);
   std::filesystem::resize_file(folder + "/tokenizer_config.json", kMaxConfigJsonBytes + 1);

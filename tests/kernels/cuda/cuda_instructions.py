@@ -59,6 +59,17 @@ ATTENTION_SPREAD = (*ATTENTION_DECODE, r"CCTL\.E\.PF2", r"LDS\.128", r"STS\.128"
 # Codes of fp8 become bf16 by two LOP3 and a product of pairs.
 CODES = (r"LOP3\.LUT", r"HMUL2\.BF16_V2")
 PARTIALS = (r"STG\.E\.128", r"LDG\.E\.128")
+ROPE = (
+    r"LDG\.E\.64",
+    r"STG\.E\.64",
+    r"FFMA",
+    r"F2FP\.BF16\.F32\.PACK_AB",
+    r"F2FP.*E4M3.*",
+    r"SHFL\.BFLY",
+    r"ATOMG\.E\.ADD\.STRONG\.GPU",
+)
+NORM = (r"SHFL\.BFLY", r"STS\.128", r"F2FP\.BF16\.F32\.PACK_AB")
+GATES = (r"FFMA", r"STS\.128", r"LDS\.128")
 # Ranks meet through flags that every GPU of the host sees.
 MEETING = (r"STG\.E\.STRONG\.SYS", r"LDG\.E\.STRONG\.SYS")
 # Formats of packed weights, and how they become bf16.
@@ -99,6 +110,18 @@ EXPECTED = {
         for dim in (64, 128, 256)
     },
     **{f"GemmNarrow{rows}Kernel": (*wgmma_ring(rows), *PARTIALS) for rows in (8, 32, 64)},
+    # Gates in the product: exp is a chain of fmas, and ups go through shared memory.
+    **{
+        f"GatedNarrow{rows}Kernel": (*wgmma_ring(rows), *PARTIALS, *GATES) for rows in (8, 32)
+    },
+    **{f"GatedRows{rows}Kernel": (*TENSOR_PIPELINE, *PARTIALS, *GATES) for rows in (8, 32)},
+    # A norm that two products divide.
+    "SumNarrow8Kernel": (*wgmma_ring(8), *PARTIALS, r"FFMA", r"LDS\.128"),
+    "NormGatedNarrow8Kernel": (*wgmma_ring(8), *PARTIALS, *GATES, *NORM),
+    "NormRopedNarrow8Kernel": (*wgmma_ring(8), *PARTIALS, *ROPE, *NORM),
+    # The instructions of rope_append, in the product.
+    **{f"RopedNarrow{rows}Kernel": (*wgmma_ring(rows), *PARTIALS, *ROPE) for rows in (8, 32)},
+    **{f"RopedRows{rows}Kernel": (*TENSOR_PIPELINE, *PARTIALS, *ROPE) for rows in (8, 32)},
     "GemmRows8Kernel": (*TENSOR_PIPELINE, *PARTIALS),
     "GemmRows32Kernel": (*TENSOR_PIPELINE, *PARTIALS),
     "GemmTile64Kernel": TENSOR_PIPELINE,

@@ -1,6 +1,10 @@
 #include "tests/kernels/gpu_check/gemm_timing.h"
 
+#include <algorithm>
+#include <numeric>
 #include <vector>
+
+#include "src/base/status.h"
 
 namespace baton::kernels::gpu_check {
 namespace {
@@ -26,9 +30,11 @@ GemmTiming::GemmTiming(const StageInput& input, const ProductShape& shape, uint3
       y_(input.body, size_t{max_rows} * shape.n),
       unpacked_(input.body, shape.is_output ? 0 : size_t{shape.n} * shape.k),
       partials_(input.body, cuda::kGemmMaxPartialBytes),
-      counters_(input.body, std::vector<uint32_t>(cuda::kGemmCounters)) {
+      counters_(input.body, std::vector<uint32_t>(cuda::kGemmCounters)),
+      squares_(input.body, std::vector<float>(
+                               size_t{cuda::kMaxNormedRows} * std::max(shape.n, shape.k) / 8, 1)) {
   for (const absl::Status& status : {w_.status(), x_.status(), y_.status(), unpacked_.status(),
-                                     partials_.status(), counters_.status()}) {
+                                     partials_.status(), counters_.status(), squares_.status()}) {
     if (status_.ok()) status_ = status;
   }
 }
@@ -60,6 +66,88 @@ absl::StatusOr<double> GemmTiming::Add(const TimedCase& named, uint32_t m, cuda:
     return input_.body.kernels().gemm_bf16(launch, stream);
   });
   return AddTimed(input_, timed, report);
+}
+
+cuda::NormedRows GemmTiming::NormOf(uint32_t m) {
+  const bool has_kernel = m <= cuda::kMaxNormedRows && shape_.k <= cuda::kMaxNormedDim;
+  if (!has_kernel || input_.major != 9) return {};
+  return {reinterpret_cast<const cuda::Bf16*>(x_.Piece(0, 0)), squares_.data(), 1e-5f};
+}
+
+absl::Status GemmTiming::AddSum(const TimedCase& named, uint32_t m, Report& report) {
+  TimedCase timed = named;
+  const size_t bytes = BytesOf(shape_);
+  timed.bytes = static_cast<double>(bytes) + 2.0 * m * (2 * shape_.n + shape_.k);
+  timed.flops = 2.0 * m * shape_.n * shape_.k;
+  const cuda::GemmParams params = ParamsOf(m, cuda::GemmPath::kNarrow);
+  timed.work = WorkOf(input_, w_.NumPieces(bytes), [this, params, bytes](void* stream, uint32_t i) {
+    cuda::GemmParams launch = params;
+    launch.w = reinterpret_cast<const cuda::Bf16*>(w_.Piece(bytes, i));
+    return input_.body.kernels().gemm_sum({launch, squares_.data()}, stream);
+  });
+  return AddTimed(input_, timed, report).status();
+}
+
+absl::Status GemmTiming::AddGated(const TimedCase& named, uint32_t m, Report& report) {
+  TimedCase timed = named;
+  const size_t bytes = BytesOf(shape_);
+  timed.bytes = static_cast<double>(bytes) + 2.0 * m * (shape_.n / 2 + shape_.k);
+  timed.flops = 2.0 * m * shape_.n * shape_.k;
+  const cuda::GemmParams params = ParamsOf(m, cuda::GemmPath::kAuto);
+  timed.work = WorkOf(input_, w_.NumPieces(bytes), [this, params, bytes](void* stream, uint32_t i) {
+    cuda::GemmParams launch = params;
+    launch.w = reinterpret_cast<const cuda::Bf16*>(w_.Piece(bytes, i));
+    return input_.body.kernels().gemm_gated({launch, cuda::GateKind::kSilu, NormOf(launch.m)},
+                                            stream);
+  });
+  return AddTimed(input_, timed, report).status();
+}
+
+absl::Status GemmTiming::AddRoped(const TimedCase& named, uint32_t m, Report& report) {
+  const ModelShape& model = ShapeFor(input_.is_tiny);
+  const DeviceBody& body = input_.body;
+  cuda::KvBlocks kv = {nullptr, 0, model.num_kv_heads, model.head_dim, kShapeBlockSize};
+  kv.block_stride_bytes = 2 * kv.ValueOffset();
+  std::vector<uint32_t> numbers(m);  // of the sequences, and of the block of each
+  std::iota(numbers.begin(), numbers.end(), 0u);
+  DeviceArray<uint32_t> sequences(body, numbers);
+  DeviceArray<uint32_t> positions(body, std::vector<uint32_t>(m, kShapeBlockSize - 1));
+  DeviceArray<float> cos_sin(body,
+                             std::vector<float>(size_t{kShapeBlockSize} * model.head_dim, 0.5f));
+  DeviceArray<std::byte> blocks(body, m * kv.block_stride_bytes);
+  DeviceArray<cuda::Bf16> q(body, size_t{m} * model.num_heads * model.head_dim);
+  DeviceArray<uint32_t> arrivals(
+      body, std::vector<uint32_t>(cuda::RopeArrivals(model.num_heads, model.num_kv_heads)));
+  for (const absl::Status& status : {sequences.status(), positions.status(), cos_sin.status(),
+                                     blocks.status(), q.status(), arrivals.status()}) {
+    BATON_RETURN_IF_ERROR(status);
+  }
+  kv.base = blocks.data();
+  const cuda::RopeAppendParams rope = {.qkv = y_.data(),
+                                       .q_norm = nullptr,
+                                       .k_norm = nullptr,
+                                       .cos_sin = cos_sin.data(),
+                                       .positions = positions.data(),
+                                       .sequences = sequences.data(),
+                                       .block_lists = sequences.data(),
+                                       .q = q.data(),
+                                       .kv = kv,
+                                       .num_rows = m,
+                                       .num_heads = model.num_heads,
+                                       .max_blocks = 1,
+                                       .eps = 1e-5f,
+                                       .interleaved = false};
+  TimedCase timed = named;
+  const size_t bytes = BytesOf(shape_);
+  timed.bytes = static_cast<double>(bytes) + 2.0 * m * (shape_.n + shape_.k);
+  timed.flops = 2.0 * m * shape_.n * shape_.k;
+  const cuda::GemmParams params = ParamsOf(m, cuda::GemmPath::kAuto);
+  timed.work = WorkOf(input_, w_.NumPieces(bytes), [&](void* stream, uint32_t i) {
+    cuda::GemmParams launch = params;
+    launch.w = reinterpret_cast<const cuda::Bf16*>(w_.Piece(bytes, i));
+    return body.kernels().gemm_rope({launch, rope, arrivals.data(), NormOf(m)}, stream);
+  });
+  return AddTimed(input_, timed, report).status();
 }
 
 absl::Status GemmTiming::AddPacked(const TimedCase& named, uint32_t m, cuda::PackedFormat format,

@@ -19,6 +19,15 @@ class GemmTiming {
   // Adds the finding `name`; the median in microseconds.
   absl::StatusOr<double> Add(const TimedCase& named, uint32_t m, cuda::GemmPath path,
                              Report& report);
+  // Products of at most kMaxJoinedRows rows that end with the work of the kernel after them, and
+  // with so few that norms are divided (kMaxNormedRows, by wgmma) with their part of one.
+  // GemmGated: the matrix is of gates and ups.
+  absl::Status AddGated(const TimedCase& named, uint32_t m, Report& report);
+  // GemmRope of at most kMaxJoinedRows rows, each of a sequence of its own; the matrix is of q, k
+  // and v of the model.
+  absl::Status AddRoped(const TimedCase& named, uint32_t m, Report& report);
+  // GemmSum of at most kMaxNormedRows rows, by wgmma.
+  absl::Status AddSum(const TimedCase& named, uint32_t m, Report& report);
   // GemmPacked of at most kGemmMaxSpreadRows rows, and Unpack, of the matrix in a packed format.
   absl::Status AddPacked(const TimedCase& named, uint32_t m, cuda::PackedFormat format,
                          Report& report);
@@ -26,6 +35,8 @@ class GemmTiming {
 
  private:
   cuda::GemmParams ParamsOf(uint32_t m, cuda::GemmPath path);
+  // The norm of so many rows of x, where there are kernels for it.
+  cuda::NormedRows NormOf(uint32_t m);
 
   const StageInput& input_;
   const ProductShape shape_;
@@ -35,6 +46,7 @@ class GemmTiming {
   DeviceArray<cuda::Bf16> unpacked_;  // [n][k]; empty for the output layer
   DeviceArray<std::byte> partials_;
   DeviceArray<uint32_t> counters_;
+  DeviceArray<float> squares_;  // of kMaxNormedRows rows of x or y
   absl::Status status_;
 };
 

@@ -195,6 +195,43 @@ absl::Status CheckGemm(const StageInput& input, const GemmCase& c, double& error
   return differences.Result(got.size());
 }
 
+// Gates in the product that makes them, by the bits of the product and of the gates after it.
+absl::Status CheckGated(const StageInput& input, const GemmCase& c, cuda::GateKind gate) {
+  const DeviceBody& body = input.body;
+  DeviceArray<Bf16> x(body, RandomBf16(size_t{c.m} * c.k, kSeedX));
+  DeviceArray<Bf16> w(body, RandomBf16(size_t{c.n} * c.k, kSeedW));
+  DeviceArray<Bf16> gate_up(body, size_t{c.m} * c.n);
+  DeviceArray<Bf16> wanted(body, size_t{c.m} * c.n / 2);
+  DeviceArray<Bf16> gated(body, size_t{c.m} * c.n / 2);
+  DeviceArray<std::byte> partials(body, cuda::GemmPartialBytes(c.m, c.n, c.k));
+  DeviceArray<uint32_t> counters(body, std::vector<uint32_t>(cuda::kGemmCounters));
+  for (const absl::Status& status : {x.status(), w.status(), gate_up.status(), wanted.status(),
+                                     gated.status(), partials.status(), counters.status()}) {
+    BATON_RETURN_IF_ERROR(status);
+  }
+  cuda::GemmParams params = {.x = x.data(),
+                             .w = w.data(),
+                             .y_bf16 = gate_up.data(),
+                             .m = c.m,
+                             .n = c.n,
+                             .k = c.k,
+                             .partials = partials.data(),
+                             .counters = counters.data(),
+                             .partial_bytes = cuda::GemmPartialBytes(c.m, c.n, c.k)};
+  BATON_RETURN_IF_ERROR(body.kernels().gemm_bf16(params, nullptr));
+  const cuda::GateMulParams gates = {gate_up.data(), wanted.data(), c.m, c.n / 2};
+  BATON_RETURN_IF_ERROR(gate == cuda::GateKind::kSilu ? body.kernels().silu_mul(gates, nullptr)
+                                                      : body.kernels().gelu_mul(gates, nullptr));
+  params.y_bf16 = gated.data();
+  params.path = c.path;
+  BATON_RETURN_IF_ERROR(body.kernels().gemm_gated({params, gate}, nullptr));
+  const std::vector<Bf16> got = gated.Values();
+  const std::vector<Bf16> expected = wanted.Values();
+  BATON_RETURN_IF_ERROR(gated.status());
+  BATON_RETURN_IF_ERROR(wanted.status());
+  return ExpectSameBits("gated, by two launches", got, expected);
+}
+
 template <typename Check>
 absl::Status AddRows(const char* name, const std::vector<RowShape>& shapes, const Check& check,
                      Report& report) {
@@ -279,11 +316,42 @@ absl::Status CheckProducts(const StageInput& input, Report& report) {
   return absl::OkStatus();
 }
 
+absl::Status CheckJoinedGates(const StageInput& input, Report& report) {
+  const std::vector<GemmCase> tiny = {{"gemm narrow gated", GemmPath::kNarrow, 9, 80, 264},
+                                      {"gemm rows32 gated", GemmPath::kRows32, 9, 80, 264},
+                                      {"gemm rows8 gated", GemmPath::kRows8, 3, 80, 72}};
+  const std::vector<GemmCase> full = {{"gemm rows8 gated", GemmPath::kRows8, 1, 28672, 4096},
+                                      {"gemm rows32 gated", GemmPath::kRows32, 17, 1040, 14336},
+                                      {"gemm narrow8 gated", GemmPath::kNarrow, 8, 28672, 4096},
+                                      {"gemm narrow32 gated", GemmPath::kNarrow, 32, 1040, 14336}};
+  for (const GemmCase& c : input.is_tiny ? tiny : full) {
+    if (!report.Begin(c.name)) continue;
+    if (NeedsWgmma(c.path) && input.major != 9) {
+      BATON_RETURN_IF_ERROR(report.Add({c.name, Verdict::kNotRun, "needs sm_90"}));
+      continue;
+    }
+    absl::Status status = CheckGated(input, c, cuda::GateKind::kSilu);
+    if (status.ok()) status = CheckGated(input, c, cuda::GateKind::kGelu);
+    BATON_RETURN_IF_ERROR(report.Add(OutcomeOf(
+        c.name,
+        OfCase(status, {{"m", c.m},
+                        {"n", c.n},
+                        {"k", c.k},
+                        {"inputs", fmt::format("x = RandomBf16(m k, {}), w = RandomBf16(n k, {})",
+                                               kSeedX, kSeedW)}}),
+        fmt::format("{} x {} x {}", c.m, c.n, c.k))));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckKernels(const StageInput& input, Report& report) {
   if (input.kernels != KernelList::kOthers) {
     BATON_RETURN_IF_ERROR(CheckProducts(input, report));
+    BATON_RETURN_IF_ERROR(CheckJoinedGates(input, report));
+    BATON_RETURN_IF_ERROR(CheckJoinedRopes(input, report));
+    BATON_RETURN_IF_ERROR(CheckJoinedNorms(input, report));
   }
   BATON_RETURN_IF_ERROR(CheckAttentionKernels(input, report));
   if (input.kernels == KernelList::kAsynchronous) return absl::OkStatus();

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -87,7 +88,10 @@ struct RopeResult {
   std::vector<std::byte> blocks;
 };
 
-absl::StatusOr<RopeResult> RunRope(const DeviceBody& body, const RopeBatch& batch) {
+// launch(params, qkv) of the batch on the device.
+template <typename Launch>
+absl::StatusOr<RopeResult> RunWith(const DeviceBody& body, const RopeBatch& batch,
+                                   const Launch& launch) {
   RopeAppendParams params = batch.params;
   const size_t dim = batch.shape.head_dim;
   DeviceArray<Bf16> qkv(body, batch.qkv);
@@ -112,11 +116,17 @@ absl::StatusOr<RopeResult> RunRope(const DeviceBody& body, const RopeBatch& batc
   params.block_lists = lists.data();
   params.q = q.data();
   params.kv.base = blocks.data() + batch.blocks.LayerOffset();
-  BATON_RETURN_IF_ERROR(body.kernels().rope_append(params, nullptr));
+  BATON_RETURN_IF_ERROR(launch(params, qkv.data()));
   RopeResult result = {q.Values(), blocks.Values()};
   BATON_RETURN_IF_ERROR(q.status());
   BATON_RETURN_IF_ERROR(blocks.status());
   return result;
+}
+
+absl::StatusOr<RopeResult> RunRope(const DeviceBody& body, const RopeBatch& batch) {
+  return RunWith(body, batch, [&body](const RopeAppendParams& params, Bf16*) {
+    return body.kernels().rope_append(params, nullptr);
+  });
 }
 
 // Element i of a head that has no norm, with the kernel's roundings. `table` is of its position.
@@ -250,7 +260,92 @@ absl::Status CheckRopeCodes(const DeviceBody& body, RopeCase c) {
   return ExpectSameBits("blocks in fp8", got.blocks, expected);
 }
 
+// Q, k and v of products that end with rope_append, of k values a row.
+struct JoinedCase {
+  const char* name;
+  cuda::GemmPath path;
+  uint32_t k;
+  RopeCase rope;
+};
+
+// In one launch, by the bits of two.
+absl::Status CheckJoinedRope(const DeviceBody& body, const JoinedCase& c) {
+  const RopeBatch batch(c.rope);
+  const auto m = static_cast<uint32_t>(batch.sequences.size());
+  const auto n = static_cast<uint32_t>(batch.NumHeads() * batch.shape.head_dim);
+  DeviceArray<Bf16> x(body, RandomBf16(size_t{m} * c.k, 24));
+  DeviceArray<Bf16> w(body, RandomBf16(size_t{n} * c.k, 25));
+  DeviceArray<std::byte> partials(body, cuda::GemmPartialBytes(m, n, c.k));
+  DeviceArray<uint32_t> counters(body, std::vector<uint32_t>(cuda::kGemmCounters));
+  DeviceArray<uint32_t> arrivals(body, std::vector<uint32_t>(cuda::RopeArrivals(
+                                           c.rope.shape.num_heads, c.rope.shape.num_kv_heads)));
+  for (const absl::Status& status :
+       {x.status(), w.status(), partials.status(), counters.status(), arrivals.status()}) {
+    BATON_RETURN_IF_ERROR(status);
+  }
+  cuda::GemmParams product = {.x = x.data(),
+                              .w = w.data(),
+                              .m = m,
+                              .n = n,
+                              .k = c.k,
+                              .partials = partials.data(),
+                              .counters = counters.data(),
+                              .partial_bytes = cuda::GemmPartialBytes(m, n, c.k)};
+  BATON_ASSIGN_OR_RETURN(
+      const RopeResult expected,
+      RunWith(body, batch, [&](const RopeAppendParams& params, Bf16* qkv) -> absl::Status {
+        product.y_bf16 = qkv;
+        BATON_RETURN_IF_ERROR(body.kernels().gemm_bf16(product, nullptr));
+        return body.kernels().rope_append(params, nullptr);
+      }));
+  product.path = c.path;
+  BATON_ASSIGN_OR_RETURN(
+      const RopeResult got, RunWith(body, batch, [&](const RopeAppendParams& params, Bf16* qkv) {
+        product.y_bf16 = qkv;
+        return body.kernels().gemm_rope({product, params, arrivals.data()}, nullptr);
+      }));
+  const std::vector<uint32_t> after = arrivals.Values();
+  BATON_RETURN_IF_ERROR(arrivals.status());
+  if (std::any_of(after.begin(), after.end(), [](uint32_t count) { return count != 0; })) {
+    return Internal("an arrival is not set back");
+  }
+  BATON_RETURN_IF_ERROR(ExpectSameBits("q, by two launches", got.q, expected.q));
+  return ExpectSameBits("blocks, by two launches", got.blocks, expected.blocks);
+}
+
 }  // namespace
+
+absl::Status CheckJoinedRopes(const StageInput& input, Report& report) {
+  const RopeCase small = {"", {128, 2, 1, 16}, true, true, true, {{1, 14, 3}, {kPaddingRow, 0, 2}}};
+  const RopeCase few = {"", {128, 32, 8, 64}, false, false, false, {{0, 1000, 1}, {1, 63, 2}}};
+  const RopeCase many = {
+      "", {256, 8, 2, 32}, true, true, true, {{0, 1000, 17}, {kPaddingRow, 0, 3}, {1, 31, 12}}};
+  const std::vector<JoinedCase> tiny = {{"gemm narrow rope", cuda::GemmPath::kNarrow, 264, small},
+                                        {"gemm rows8 rope", cuda::GemmPath::kRows8, 264, small}};
+  const std::vector<JoinedCase> full = {
+      {"gemm rows8 rope", cuda::GemmPath::kRows8, 4096, few},
+      {"gemm rows32 rope", cuda::GemmPath::kRows32, 4096, many},
+      {"gemm narrow8 rope", cuda::GemmPath::kNarrow, 4096, few},
+      {"gemm narrow32 rope", cuda::GemmPath::kNarrow, 4096, many}};
+  for (JoinedCase c : input.is_tiny ? tiny : full) {
+    if (!report.Begin(c.name)) continue;
+    if (c.path == cuda::GemmPath::kNarrow && input.major != 9) {
+      BATON_RETURN_IF_ERROR(report.Add({c.name, Verdict::kNotRun, "needs sm_90"}));
+      continue;
+    }
+    absl::Status status = CheckJoinedRope(input.body, c);
+    c.rope.shape.element = cuda::KvElement::kFp8;
+    if (status.ok()) status = CheckJoinedRope(input.body, c);
+    status = OfCase(std::move(status),
+                    {{"head_dim", c.rope.shape.head_dim},
+                     {"k", c.k},
+                     {"inputs", "RopeBatch of rope_checks.cc, x and w of seeds 24 and 25"}});
+    BATON_RETURN_IF_ERROR(report.Add(OutcomeOf(
+        c.name, status,
+        fmt::format("heads of {} dims from {}, bf16 and fp8", c.rope.shape.head_dim, c.k))));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckRopeAppend(const StageInput& input, Report& report) {
   const std::vector<RopeCase> tiny = {

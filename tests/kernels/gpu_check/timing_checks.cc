@@ -88,6 +88,16 @@ absl::Status AddProducts(const StageInput& input, Report& report) {
     }
     if (!shape.is_output) BATON_RETURN_IF_ERROR(AddManyRows(input, shape, timing, report));
     const std::string_view name = shape.name;
+    for (const uint32_t m : counts) {
+      if (m > cuda::kMaxJoinedRows) continue;
+      const TimedCase named = {.name = fmt::format("gemm joined {} m {}", name, m)};
+      if (name == "gate_up") BATON_RETURN_IF_ERROR(timing.AddGated(named, m, report));
+      if (name == "qkv") BATON_RETURN_IF_ERROR(timing.AddRoped(named, m, report));
+      const bool is_summed = m <= cuda::kMaxNormedRows && input.major == 9;
+      if (is_summed && (name == "o" || name == "down")) {
+        BATON_RETURN_IF_ERROR(timing.AddSum(named, m, report));
+      }
+    }
     if (name != "gate_up" && name != "down") continue;
     BATON_RETURN_IF_ERROR(AddPackedProducts(input, shape, timing, report));
   }
