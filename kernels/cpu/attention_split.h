@@ -23,7 +23,7 @@ BATON_INLINE F32x16 LargestScores(device::TaskRange keys, float* scores) {
   return best;
 }
 
-// What the scores of a tile do to the maxima of kRows rows.
+// The maxima of kRows rows after the scores of a tile.
 struct TileMaxima {
   float largest[16];  // after the tile
   float factors[16];  // exp(before - after), of rows whose maximum rises

@@ -28,6 +28,7 @@ from same_bits import SEED, answers, bits_alone, bits_of, requests_of  # noqa: E
 MODELS = (
     *("llama_yarn", "qwen3moe", "gemma3", "phi3", "lfm2", "lfm2moe", "qwen35", "qwen35moe"),
     *("gemma4", "gptoss_mxfp4", "deepseek2", "nemotron_h"),
+    "phi3_short",  # a window in all layers: streams release blocks
 )
 LONGEST = 400
 KILLED_AT = range(1, 65, 8)

@@ -126,7 +126,7 @@ inline F512 unpacklo_ps(F512 a, F512 b) {
 inline F512 unpackhi_ps(F512 a, F512 b) {
   return EachFloat([&](int i) { return (i % 2 == 0 ? a : b).v[(i & ~3) + 2 + i % 4 / 2]; });
 }
-// Of four floats two come from a, then two from b.
+// Two of four floats come from a, then two from b.
 inline F512 shuffle_ps(F512 a, F512 b, int control) {
   return EachFloat(
       [&](int i) { return (i % 4 < 2 ? a : b).v[(i & ~3) + (control >> (2 * (i & 3)) & 3)]; });
