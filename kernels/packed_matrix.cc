@@ -255,9 +255,16 @@ void EachScale(PackedScales scales, uint32_t row, WeightBlock* block, const Copy
   }
 }
 
+// Where a block lies in its panel.
+struct BlockPlace {
+  uint32_t row = 0;
+  uint32_t block_idx = 0;
+};
+
 // Packs one block of one row. False when its scales are not finite.
-bool PackBlock(const WeightTraits& traits, PutDigitsFn put_digits, WeightBlock block, uint32_t row,
-               uint32_t block_idx, std::byte* panel) {
+bool PackBlock(const WeightTraits& traits, PutDigitsFn put_digits, WeightBlock block,
+               BlockPlace place, std::byte* panel) {
+  const auto [row, block_idx] = place;
   std::byte* super = panel + SuperOffset(traits.digits, traits.scales, block_idx);
   std::byte* out = panel + BlockOffset(traits.digits, traits.scales, block_idx);
   EachScale(traits.scales, row, &block,
@@ -280,7 +287,7 @@ uint32_t PackQuantizedPanel(const WeightTraits& traits, std::span<const std::byt
       WeightBlock block = {};
       traits.unpack(rows[r] + size_t{b / blocks_of_raw} * traits.block_bytes, b % blocks_of_raw,
                     &block);
-      if (!PackBlock(traits, put_digits, block, r, b, out)) bad_row = std::min(bad_row, r);
+      if (!PackBlock(traits, put_digits, block, {r, b}, out)) bad_row = std::min(bad_row, r);
     }
   }
   return bad_row;

@@ -89,6 +89,12 @@ BATON_INLINE void ScoreStep(const float* q, size_t stride, const F32x16 (&keys)[
   }
 }
 
+// Asks ahead for a line of the group's keys, where so few rows take a pass that memory is awaited.
+template <int kRows>
+BATON_INLINE void AskForKeys(const TileSource& tile, uint32_t group, uint32_t line) {
+  if constexpr (kRows < kAttentionRows) tile.with_keys.Line(group, line);
+}
+
 // s[r][g] += dims `dims` of the products of kRows rows and kGroups groups of keys.
 template <int kRows, int kGroups>
 BATON_INLINE void AddProducts(const TileSource& tile, uint32_t first, const float* q,
@@ -120,9 +126,7 @@ BATON_INLINE void AddProducts(const TileSource& tile, uint32_t first, const floa
         F32x16 high[kSharing];
 #pragma GCC unroll 4
         for (int i = 0; i < kSharing; ++i) {
-          if constexpr (kRows < kAttentionRows) {
-            tile.with_keys.Line(first + static_cast<uint32_t>(g + i), d / 2);
-          }
+          AskForKeys<kRows>(tile, first + static_cast<uint32_t>(g + i), d / 2);
           const I32x16 pair = LoadPairs(k[g + i] + d / 2 * tile.k_step);
           low[i] = PairLow(pair);
           high[i] = PairHigh(pair);
@@ -139,9 +143,7 @@ BATON_INLINE void AddProducts(const TileSource& tile, uint32_t first, const floa
       F32x16 keys[kSharing];
 #pragma GCC unroll 4
       for (int i = 0; i < kSharing; ++i) {
-        if (kRows < kAttentionRows && d % 4 == 0) {
-          tile.with_keys.Line(first + static_cast<uint32_t>(g + i), d / 4);
-        }
+        if (d % 4 == 0) AskForKeys<kRows>(tile, first + static_cast<uint32_t>(g + i), d / 4);
         keys[i] = LoadCodes(k[g + i] + d * tile.k_step);
       }
       ScoreStep(q + d, stride, keys, g, s);

@@ -224,23 +224,19 @@ inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t cho
                             spec.sampling.max_tokens);
   std::vector<TokenId> prefix = spec.tokens;
   for (size_t i = spec.num_prompt_tokens; i < prefix.size(); ++i) state.Append(prefix[i]);
-  std::vector<TokenId> tokens;
   while (state.num_output() < spec.sampling.max_tokens) {
     const std::vector<float> logits = ToyModel::LogitsAfter(prefix, window);
     model::SampledToken sampled;
-    EXPECT_TRUE(
-        sampler
-            .Sample({.params = &spec.sampling, .state = &state, .choice = choice, .logits = logits},
-                    sampled)
-            .ok());
+    const model::SampleQuery query = {
+        .params = &spec.sampling, .state = &state, .choice = choice, .logits = logits};
+    EXPECT_TRUE(sampler.Sample(query, sampled).ok());
     state.Append(sampled.token);
     prefix.push_back(sampled.token);
-    tokens.push_back(sampled.token);
     const bool eos = sampled.token == 0 && !spec.sampling.ignore_eos;
     const bool stop = std::ranges::count(spec.sampling.stop_token_ids, sampled.token) > 0;
     if (eos || stop) break;
   }
-  return tokens;
+  return {prefix.begin() + static_cast<std::ptrdiff_t>(spec.tokens.size()), prefix.end()};
 }
 
 inline std::vector<TokenId> IdsOf(const Record& record, uint32_t choice) {
