@@ -30,6 +30,17 @@ bool Same(Register a, Register b) {
   return std::memcmp(&a, &b, sizeof(a)) == 0;
 }
 
+// Not every release of SIMDe has the shift of 512 bits.
+I512 ShiftHalvesRight(const I512& a) {
+  I512 out;
+  simde__m256i halves[2];
+  static_assert(sizeof(halves) == sizeof(a) && sizeof(out) == sizeof(a));
+  std::memcpy(halves, &a, sizeof(a));
+  for (simde__m256i& half : halves) half = simde_mm256_srai_epi32(half, 16);
+  std::memcpy(&out, halves, sizeof(out));
+  return out;
+}
+
 class EmulationTest : public ::testing::Test {
  protected:
   I512 RandomInts() {
@@ -69,8 +80,7 @@ TEST_F(EmulationTest, IntegersEqualSimde) {
         Same(emulation::slli_epi32(a, 16), FromSimde(simde_mm512_slli_epi32(ToSimde(a), 16))));
     EXPECT_TRUE(
         Same(emulation::srli_epi32(a, 16), FromSimde(simde_mm512_srli_epi32(ToSimde(a), 16))));
-    EXPECT_TRUE(
-        Same(emulation::srai_epi32(a, 16), FromSimde(simde_mm512_srai_epi32(ToSimde(a), 16))));
+    EXPECT_TRUE(Same(emulation::srai_epi32(a, 16), ShiftHalvesRight(a)));
   }
 }
 
