@@ -8,11 +8,10 @@ namespace sampler_avx512 {
 }  // namespace sampler_avx512
 
 const SamplerLoops* Avx512SamplerLoops() {
-  const bool runs = __builtin_cpu_supports("avx512f") != 0 &&
-                    __builtin_cpu_supports("avx512bw") != 0 &&
-                    __builtin_cpu_supports("avx512dq") != 0 &&
-                    __builtin_cpu_supports("avx512vl") != 0 &&
-                    __builtin_cpu_supports("avx512vnni") != 0;
+  const bool runs =
+      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+      __builtin_cpu_supports("avx512vnni") != 0;
   return runs ? &sampler_avx512::kLoops : nullptr;
 }
 

@@ -13,7 +13,7 @@ inline constexpr size_t kLanes = 16;
 // 49,152 logits instead of 1.8 (Zen 4, AVX2).
 inline constexpr size_t kWideLanes = 64;
 inline constexpr size_t kChunk =
-    512;  // 32 additions a lane: rounding error below 2e-6 of the chunk
+    512;                              // 32 additions a lane: rounding error below 2e-6 of the chunk
 inline constexpr size_t kChunks = 4;  // summed side by side: no addition waits for the one before
 
 BATON_FLATTEN inline float Largest(std::span<const float> logits) {
