@@ -88,13 +88,6 @@ const cuda::KernelTable& Kernels() {
     kernels.gemm_bf16 = [](const cuda::GemmParams& p, void*) {
       return Note(p.y_float != nullptr ? static_cast<void*>(p.y_float) : p.y_bf16);
     };
-    kernels.gemm_gated = [](const cuda::GatedGemmParams& p, void*) {
-      return Note(p.product.y_bf16);
-    };
-    kernels.gemm_rope = [](const cuda::RopeGemmParams& p, void* stream) {
-      EXPECT_EQ(p.product.y_bf16, p.rope.qkv);
-      return Kernels().rope_append(p.rope, stream);
-    };
     kernels.gemm_packed = [](const cuda::PackedGemmParams& p, void*) {
       EXPECT_TRUE(FakeAccelerator::Current()->Owns(p.w.data));
       return Note(p.product.y_float != nullptr ? static_cast<void*>(p.product.y_float)
@@ -209,8 +202,9 @@ TEST_F(RankDevices, EveryKernelGoesToItsRanksDevice) {
   }
   // Two layers of two sums, and the logits.
   EXPECT_THAT(exchanges, ::testing::Each(5u));
-  // 263 tokens are five tiles of logits, two of a rank: the last has none.
-  const size_t of_step = DeviceModel::KernelsAStep(model_->config(), StepKernels::kJoined);
+  // 263 tokens are five tiles of logits, two of a rank: the last has none. Products of packed
+  // weights are not joined.
+  const size_t of_step = DeviceModel::KernelsAStep(model_->config(), StepKernels::kApart);
   EXPECT_THAT(kernels, ::testing::ElementsAre(of_step, of_step, of_step, of_step - 1));
 }
 

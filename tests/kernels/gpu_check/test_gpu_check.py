@@ -473,7 +473,7 @@ class GpuCheckScript(StageCase):
         products = {f"gemm {name}" for name in ("qkv", "o", "gate_up", "down", "output")}
         products |= {
             f"gemm {kernel} {name}"
-            for kernel in ("tile128", "wgmma128", "wgmma192", "wgmma256")
+            for kernel in ("tile128", "wgmma128", "wgmma192", "wgmma256", "joined")
             for name in ("qkv", "o", "gate_up", "down")
         }
         rows = {"rms_norm", "silu_mul", "gelu_mul", "embed", "sample", "sample greedy"}
