@@ -4,11 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "src/base/priority.h"
-#include "tests/scheduler/toy_worker.h"
+#include "tests/scheduler/toy_checks.h"
 
 namespace baton::scheduler {
 
@@ -30,23 +29,6 @@ SchedulerConfig Config(SchedulerRole role = SchedulerRole::kAggregated) {
   return config;
 }
 
-std::vector<TokenId> Prompt(uint32_t count, TokenId first = 1) {
-  std::vector<TokenId> tokens(count);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-SequenceLimits Limits(uint32_t max_tokens, uint32_t max_context = 1'000) {
-  return {max_tokens, max_context};
-}
-
-// A prompt that is answered up to its limits, so that lengths are exact.
-std::vector<TokenId> Chatty(uint32_t prompt_tokens) {
-  std::vector<TokenId> prompt = Prompt(prompt_tokens);
-  prompt[0] = kToyChatty;
-  return prompt;
-}
-
 // The items of a plan as "sequence:first_pos+num_tokens".
 std::vector<std::string> Items(const BatchPlan& plan) {
   std::vector<std::string> items;
@@ -54,22 +36,6 @@ std::vector<std::string> Items(const BatchPlan& plan) {
     items.push_back(fmt::format("{}:{}+{}", item.id, item.first_pos, item.num_tokens));
   }
   return items;
-}
-
-void ExpectOutputs(ToyWorker& worker, uint64_t uid, const std::vector<TokenId>& prompt,
-                   const SequenceLimits& limits, uint32_t num_choices = 1) {
-  for (uint32_t choice = 0; choice < num_choices; ++choice) {
-    EXPECT_EQ((worker.outputs[{uid, choice}]), ToyOutput(prompt, choice, limits))
-        << "uid " << uid << " choice " << choice;
-    EXPECT_TRUE((worker.finished[{uid, choice}]));
-  }
-}
-
-void RunToEnd(ToyWorker& worker, int max_steps = 10'000) {
-  while (worker.scheduler().HasWork()) {
-    ASSERT_GT(max_steps--, 0) << "no end";
-    worker.Step();
-  }
 }
 
 TEST(SchedulerTest, TheFirstChunkIsAsLongAsTheFirstEstimateAllows) {

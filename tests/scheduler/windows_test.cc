@@ -2,11 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "scheduler/scheduler.h"
-#include "tests/scheduler/toy_worker.h"
+#include "tests/scheduler/toy_checks.h"
 
 namespace baton::scheduler {
 
@@ -31,32 +30,6 @@ SchedulerConfig Config(SchedulerRole role) {
 
 // A chunk of 8 rows sees 13 tokens, which lie in 4 blocks at most.
 constexpr uint32_t kMostHeld = 4 + kUnseenBlocksKept;
-
-SequenceLimits Limits(uint32_t max_tokens) { return {max_tokens, 1'000}; }
-
-// A prompt that is answered up to its limits, so that lengths are exact.
-std::vector<TokenId> Chatty(uint32_t prompt_tokens) {
-  std::vector<TokenId> prompt(prompt_tokens);
-  std::iota(prompt.begin(), prompt.end(), 1);
-  prompt[0] = kToyChatty;
-  return prompt;
-}
-
-void ExpectOutputs(ToyWorker& worker, uint64_t uid, const std::vector<TokenId>& prompt,
-                   const SequenceLimits& limits, uint32_t num_choices) {
-  for (uint32_t choice = 0; choice < num_choices; ++choice) {
-    EXPECT_EQ((worker.outputs[{uid, choice}]), ToyOutput(prompt, choice, limits))
-        << "uid " << uid << " choice " << choice;
-    EXPECT_TRUE((worker.finished[{uid, choice}]));
-  }
-}
-
-void RunToEnd(ToyWorker& worker, int max_steps = 10'000) {
-  while (worker.scheduler().HasWork()) {
-    ASSERT_GT(max_steps--, 0) << "no end";
-    worker.Step();
-  }
-}
 
 TEST(WindowTest, BlocksThatNoRowSeesAreReleasedWhileAStreamDecodes) {
   for (const bool prefix_cache : {false, true}) {
