@@ -1,6 +1,7 @@
 // A prompt whose decode worker is lost goes to another one from the blocks that the prefill worker
 // still holds: nothing is computed twice, every token is right, and nothing is left behind.
 #include <algorithm>
+#include <span>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -160,6 +161,17 @@ TEST(EngineRetargetTest, SameDecodeWorkerMayBeTriedAgain) {
   trio.ExpectFree();
 }
 
+// Orders a sequence that decodes at the first decode worker to the second. Its router knows the
+// tokens `known`, of which the second worker computes the last one.
+RequestSpec MoveToSecond(Trio* trio, const RequestSpec& spec, std::span<const TokenId> known) {
+  RequestSpec next = spec;
+  next.key.attempt = 2;
+  next.tokens.insert(next.tokens.end(), known.begin(), known.end() - 1);
+  trio->first->Start(ForPeer(next, RequestKind::kSource, *trio->second));
+  trio->second->Start(ForPeer(next, RequestKind::kDest, *trio->first));
+  return next;
+}
+
 // A sequence that decodes moves with its KV: the router knows `num_known` tokens, the worker may
 // have sampled more by then.
 TEST(EngineHandOverTest, SequenceMovesAtEachToken) {
@@ -182,11 +194,7 @@ TEST(EngineHandOverTest, SequenceMovesAtEachToken) {
         const std::vector<TokenId> known = IdsOf(trio.first->recorder().Of(spec.key), 0);
         ASSERT_GE(known.size(), num_known);
         for (uint32_t i = 0; i < num_late; ++i) trio.rig.Round();
-        RequestSpec next = spec;
-        next.key.attempt = 2;
-        next.tokens.insert(next.tokens.end(), known.begin(), known.begin() + num_known - 1);
-        trio.first->Start(ForPeer(next, RequestKind::kSource, *trio.second));
-        trio.second->Start(ForPeer(next, RequestKind::kDest, *trio.first));
+        const RequestSpec next = MoveToSecond(&trio, spec, std::span(known).first(num_known));
         ASSERT_TRUE(trio.rig.RunUntilQuiet());
         EXPECT_EQ(trio.first->recorder().Of(next.key).last(), RequestState::kHandedOff);
         const Record moved = trio.second->recorder().Of(next.key);
@@ -342,11 +350,7 @@ TEST(EngineHandOverTest, SequenceThatReleasedBlocksMovesWithItsWindow) {
       StartAndDecode(&trio, spec, num_known);
       const std::vector<TokenId> known = IdsOf(trio.first->recorder().Of(spec.key), 0);
       for (uint32_t i = 0; i < num_late; ++i) trio.rig.Round();
-      RequestSpec next = spec;
-      next.key.attempt = 2;
-      next.tokens.insert(next.tokens.end(), known.begin(), known.begin() + num_known - 1);
-      trio.first->Start(ForPeer(next, RequestKind::kSource, *trio.second));
-      trio.second->Start(ForPeer(next, RequestKind::kDest, *trio.first));
+      const RequestSpec next = MoveToSecond(&trio, spec, std::span(known).first(num_known));
       ASSERT_TRUE(trio.rig.RunUntilQuiet());
       EXPECT_EQ(trio.first->recorder().Of(next.key).last(), RequestState::kHandedOff);
       const Record moved = trio.second->recorder().Of(next.key);
