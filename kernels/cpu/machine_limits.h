@@ -23,8 +23,8 @@ struct LimitEffort {
   size_t read_bytes;  // of the buffer that is read; memory it needs meanwhile
   int repeats;        // of each short run, of which the best counts
 };
-inline constexpr LimitEffort kThoroughLimits{size_t{256} << 20, 64};  // about a second
-inline constexpr LimitEffort kQuickLimits{size_t{64} << 20, 12};      // about 60 ms
+inline constexpr LimitEffort kThoroughLimits{size_t{256} << 20, 64};  // about 1.3 seconds
+inline constexpr LimitEffort kQuickLimits{size_t{64} << 20, 12};      // about 70 ms
 
 // `isa` can run here.
 MachineLimits MeasureLimits(device::ThreadPool& pool, Isa isa, const LimitEffort& effort);
