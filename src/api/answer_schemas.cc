@@ -141,6 +141,7 @@ constexpr AnswerObject kResponses[] = {
      "input_tokens:integer input_tokens_details:ResponseInputDetails output_tokens:integer "
      "output_tokens_details:ReasoningTokens total_tokens:integer"},
     {"ResponseInputDetails", "cached_tokens:integer cache_write_tokens:integer"},
+    {"ResponseInputTokens", "object:'response.input_tokens' input_tokens:integer"},
     {"ResponseEvent",
      "type:string sequence_number:integer response?:Response item?:object output_index?:integer "
      "content_index?:integer item_id?:string part?:object delta?:string text?:string "
@@ -217,6 +218,7 @@ constexpr RouteAnswer kRoutes[] = {
     {ApiRoute::kModels, "ModelList|MessagesModelList"},
     {ApiRoute::kModel, "Model|MessagesModel"},
     {ApiRoute::kResponses, "Response", "ResponseEvent"},
+    {ApiRoute::kInputTokens, "ResponseInputTokens"},
     {ApiRoute::kEmbeddings, "Embeddings"},
     {ApiRoute::kOllamaChat, "OllamaChat", "OllamaChatLine|OllamaError"},
     {ApiRoute::kOllamaGenerate, "OllamaText", "OllamaTextLine|OllamaError"},

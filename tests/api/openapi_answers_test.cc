@@ -263,6 +263,7 @@ TEST_F(OpenApiAnswersTest, AnswersOfOneTextFit) {
       {"/v1/messages/count_tokens", kHello},
       {"/v1/responses", R"({"input":"hello","metadata":{"a":"b"},"tool_choice":"auto")", true},
       {"/v1/responses", R"({"input":"x","include":["message.output_text.logprobs"])", true},
+      {"/v1/responses/input_tokens", R"({"input":"x")"},
       {"/api/chat", kHello, true},
       {"/api/chat", R"({"messages":[])"},
       {"/api/generate", R"({"prompt":"hello","logprobs":true)", true},

@@ -486,6 +486,29 @@ TEST_F(ResponsesTest, ACallThatIsNamedMayHaveItsOutput) {
   EXPECT_EQ(request.params.messages[2].content, "b");
 }
 
+TEST_F(ResponsesTest, CountsThePromptThatItWouldSend) {
+  constexpr const char* kCountPath = "/v1/responses/input_tokens";
+  AnswerWith("Hi");
+  const auto answered = Post(kPath, R"({"input":"hello"})");
+  const std::string item = Text(*answered, {"output", "0", "id"});
+  const std::string body = R"({"model":"toy","instructions":"s","input":[)"
+                           R"({"role":"user","content":"hello"},{"type":"item_reference","id":")" +
+                           item + R"("},{"role":"user","content":"more"}]})";
+  const auto counted = Post(kCountPath, body);
+  EXPECT_EQ(submitter_.num_submitted(), 1u) << "a count computes nothing";
+  EXPECT_EQ(Post(kPath, body)->status, 200);
+  const size_t num_tokens = submitter_.WaitSubmitted(1).request.prompt.size();
+  EXPECT_EQ(counted->body, R"({"object":"response.input_tokens","input_tokens":)" +
+                               std::to_string(num_tokens) + "}");
+  const auto refused = Post(kCountPath, R"({"input":[{"role":"robot","content":"x"}]})");
+  EXPECT_EQ(refused->status, 400);
+  EXPECT_EQ(Text(*refused, {"error", "param"}), "input[0].role");
+  EXPECT_EQ(Text(*Post(kCountPath, "{}"), {"error", "param"}), "input");
+  const auto unread = Post(kCountPath, R"({"input":"x","reasoning":{"effort":"low"},"mood":1})");
+  EXPECT_EQ(unread->Header("X-Baton-Ignored-Fields"), "mood, reasoning.effort");
+  EXPECT_EQ(Send("GET", kCountPath)->status, 405);
+}
+
 TEST_F(ResponsesTest, NothingIsStored) {
   for (const char* method : {"GET", "DELETE"}) {
     const auto responder = Send(method, "/v1/responses/resp_1");

@@ -25,6 +25,7 @@ REQUIRED = {
     "/v1/messages": "max_tokens",
     "/v1/messages/count_tokens": "messages",
     "/v1/responses": "input",
+    "/v1/responses/input_tokens": "input",
     "/v1/embeddings": "input",
     "/api/embed": "input",
     "/tokenize": "content",
@@ -36,7 +37,9 @@ UNSUPPORTED = {
     **dict.fromkeys(("/v1/chat/completions", "/apply-template"), {"messages": IMAGE}),
     "/v1/completions": {"suffix": "x"},
     "/v1/messages": {"mcp_servers": [{"name": "x"}]},
-    "/v1/responses": {"previous_response_id": "resp_1"},
+    **dict.fromkeys(
+        ("/v1/responses", "/v1/responses/input_tokens"), {"previous_response_id": "resp_1"}
+    ),
     "/api/generate": {"images": ["AAAA"]},
     "/api/chat": {"options": {"logit_bias": {"1": 1}}},
     "/v1/embeddings": {"pooling": "cls"},
