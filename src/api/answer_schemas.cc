@@ -173,6 +173,7 @@ constexpr AnswerObject kOllama[] = {
     {"OllamaEmbeddings",
      "model:string embeddings:[[number]] total_duration:integer load_duration:integer "
      "prompt_eval_count:integer"},
+    {"OllamaEmbedding", "embedding:[number]"},
     {"OllamaModels", "models:[OllamaModel]"},
     {"OllamaModel",
      "name:string model:string modified_at?:string size:integer digest:string details:object "
@@ -223,6 +224,7 @@ constexpr RouteAnswer kRoutes[] = {
     {ApiRoute::kOllamaChat, "OllamaChat", "OllamaChatLine|OllamaError"},
     {ApiRoute::kOllamaGenerate, "OllamaText", "OllamaTextLine|OllamaError"},
     {ApiRoute::kOllamaEmbed, "OllamaEmbeddings"},
+    {ApiRoute::kOllamaEmbeddings, "OllamaEmbedding"},
     {ApiRoute::kOllamaShow, "OllamaShow"},
     {ApiRoute::kOllamaTags, "OllamaModels"},
     {ApiRoute::kOllamaPs, "OllamaModels"},

@@ -212,6 +212,8 @@ HttpApi::RouteForm HttpApi::FormOf(ApiRoute route) {
       return {&kEmbeddingsSurface, &HttpApi::Generate};
     case ApiRoute::kOllamaEmbed:
       return {&kOllamaEmbedSurface, &HttpApi::Generate};
+    case ApiRoute::kOllamaEmbeddings:
+      return {&kOllamaEmbeddingsSurface, &HttpApi::Generate};
     case ApiRoute::kOllamaChat:
       return {&kOllamaChatSurface, &HttpApi::PostOllamaChat};
     case ApiRoute::kOllamaGenerate:

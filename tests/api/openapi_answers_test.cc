@@ -337,6 +337,7 @@ TEST_F(OpenApiAnswersTest, ThoughtsAndVectorsFit) {
   Check("/v1/embeddings", *Post("/v1/embeddings", R"({"input":["a","b"]})"));
   Check("/v1/embeddings", *Post("/v1/embeddings", R"({"input":"a","encoding_format":"base64"})"));
   Check("/api/embed", *Post("/api/embed", R"({"input":"a"})"));
+  Check("/api/embeddings", *Post("/api/embeddings", R"({"prompt":"a"})"));
 }
 
 TEST_F(OpenApiAnswersTest, WhatDoesNotFitIsTold) {

@@ -14,6 +14,7 @@ GOOD = {
     **guard_cases.GOOD,
     "/v1/embeddings": {"input": "Hi"},
     "/api/embed": {"input": "Hi"},
+    "/api/embeddings": {"prompt": "Hi"},
     "/api/show": {},
 }
 # Values of one field as they stand in a body.
