@@ -70,7 +70,7 @@ constexpr auto kOwn = std::to_array<SurfaceField>({
     {"text", kJsonObject, "an object with format and verbosity"},
     {"tools", kJsonArray, "an array of functions"},
     {"tool_choice", kJsonString | kJsonObject, kExpectedChoice},
-    {"reasoning", kJsonObject, "an object with effort"},
+    {"reasoning", kJsonObject, "an object with effort and summary"},
     {"include", kJsonArray, "an array of strings"},
     {"metadata", kJsonObject, kExpectedMetadata},
     {"store", kJsonBool, "true or false"},
@@ -289,6 +289,7 @@ class Reader {
       const JsonValue* value = GivenMember(*reasoning, name);
       if (value == nullptr || IsJsonText(value, "auto") || IsJsonText(value, "concise") ||
           IsJsonText(value, "detailed")) {
+        request_->summarizes |= value != nullptr;
         continue;
       }
       return Fail(ErrorCode::kInvalidValue, fmt::format("reasoning.{}", name),
@@ -457,8 +458,10 @@ class Reader {
     Add("previous_response_id", "null");
     const JsonValue* reasoning = GivenMember(root_, "reasoning");
     const JsonValue* effort = reasoning == nullptr ? nullptr : GivenMember(*reasoning, "effort");
-    Add("reasoning", fmt::format(R"({{"effort":{},"summary":null}})",
-                                 effort == nullptr ? "null" : JsonOf(*effort)));
+    const JsonValue* summary = reasoning == nullptr ? nullptr : GivenMember(*reasoning, "summary");
+    Add("reasoning", fmt::format(R"({{"effort":{},"summary":{}}})",
+                                 effort == nullptr ? "null" : JsonOf(*effort),
+                                 summary == nullptr ? "null" : JsonOf(*summary)));
     Add("service_tier", R"("default")");
     Add("store", "false");
     AddNumber("temperature", params.temperature);

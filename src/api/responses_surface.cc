@@ -27,7 +27,8 @@ bool Read(const SurfaceCall& call, SurfaceRequest* request, RequestError* error)
   request->ignored = std::move(read->ignored);
   request->make_writer = [read,
                           items = read->stores ? std::move(items) : nullptr](AnswerPlan plan) {
-    return MakeResponsesWriter(std::move(plan), std::move(read->repeated), items);
+    return MakeResponsesWriter(std::move(plan), {std::move(read->repeated), read->summarizes},
+                               items);
   };
   return true;
 }

@@ -117,15 +117,21 @@ TEST_F(ResponsesTest, LengthIsIncomplete) {
   EXPECT_TRUE(TypesOf(stream->body).ends_with("output_item.done incomplete"));
 }
 
-TEST_F(ResponsesTest, ThoughtsAreAnItem) {
-  auto info = std::make_shared<ModelInfo>(*TestModel());
-  info->chat_template = std::make_shared<const ChatTemplate>(
-      ChatTemplate::Create("{% for m in messages %}<user>{{ m.content.split('</think>')[-1] }}"
-                           "{% endfor %}<assistant>",
-                           "", "<eos>")
-          .value());
-  submitter_.served = {info};
-  AnswerWith("<think>a</think>b");
+class ThoughtsTest : public ResponsesTest {
+ protected:
+  ThoughtsTest() {
+    auto info = std::make_shared<ModelInfo>(*TestModel());
+    info->chat_template = std::make_shared<const ChatTemplate>(
+        ChatTemplate::Create("{% for m in messages %}<user>{{ m.content.split('</think>')[-1] }}"
+                             "{% endfor %}<assistant>",
+                             "", "<eos>")
+            .value());
+    submitter_.served = {info};
+    AnswerWith("<think>a</think>b");
+  }
+};
+
+TEST_F(ThoughtsTest, AreAnItem) {
   const auto whole = Post(kPath, R"({"input":"x"})");
   EXPECT_EQ(Text(*whole, {"output", "0", "type"}), "reasoning");
   EXPECT_EQ(Text(*whole, {"output", "0", "content", "0", "type"}), "reasoning_text");
@@ -136,6 +142,39 @@ TEST_F(ResponsesTest, ThoughtsAreAnItem) {
             "reasoning_text.done content_part.done output_item.done output_item.added "
             "content_part.added output_text.delta output_text.done content_part.done "
             "output_item.done completed");
+}
+
+// @ai-sdk/openai and LangChain show summaries alone.
+TEST_F(ThoughtsTest, AreTheSummaryWhereOneIsAskedFor) {
+  const std::string ask = R"({"input":"x","reasoning":{"summary":"detailed"})";
+  const std::string item =
+      R"({"type":"reasoning","id":"rs_N_0","status":"completed","encrypted_content":null,)"
+      R"("content":[],"summary":[{"type":"summary_text","text":"a"}]})";
+  const auto whole = Post(kPath, ask + "}");
+  EXPECT_NE(Fixed(whole->body).find(R"("output":[)" + item), std::string::npos) << whole->body;
+  EXPECT_EQ(Text(*whole, {"reasoning", "summary"}), "detailed");
+  const std::string stream = Post(kPath, ask + R"(,"stream":true})")->body;
+  EXPECT_TRUE(TypesOf(stream).starts_with(
+      "created in_progress output_item.added reasoning_summary_part.added "
+      "reasoning_summary_text.delta reasoning_summary_text.done reasoning_summary_part.done "
+      "output_item.done output_item.added content_part.added output_text.delta"))
+      << stream;
+  const std::string place = R"("item_id":"rs_N_0","output_index":0,"summary_index":0,)";
+  for (const std::string& event :
+       {Event("response.reasoning_summary_part.added", 3,
+              place + R"("part":{"type":"summary_text","text":""})"),
+        Event("response.reasoning_summary_text.delta", 4, place + R"("delta":"a")"),
+        Event("response.reasoning_summary_text.done", 5, place + R"("text":"a")"),
+        Event("response.output_item.done", 7, R"("output_index":0,"item":)" + item)}) {
+    EXPECT_NE(Fixed(stream).find(event), std::string::npos) << event << stream;
+  }
+  // It comes back in a later request.
+  const auto again = Post(kPath, R"({"input":[{"role":"user","content":"x"},{"type":"reasoning",)"
+                                 R"("summary":[{"type":"summary_text","text":"a"}],"content":[]},)"
+                                 R"({"role":"assistant","content":"b"},)"
+                                 R"({"role":"user","content":"y"}]})");
+  EXPECT_EQ(again->status, 200) << again->body;
+  EXPECT_EQ(again->Header("X-Baton-Ignored-Fields"), "input[1]") << "its template drops thoughts";
 }
 
 TEST_F(ResponsesTest, LogprobsOfTheMessage) {
