@@ -117,8 +117,8 @@ class Reader {
     const JsonValue chat(std::move(chat_));
     request_->params.names = {"input", "max_output_tokens", "stop"};
     if (!ReadJsonParams(chat, Endpoint::kChat, &request_->params, &request_->ignored, error_)) {
-      error_->param = input_.FieldOf(error_->param);
-      NameAsResponses(error_);
+      // Fields that a request may not have by a chat's name are refused above.
+      error_->param = ResponsesField(input_.FieldOf(error_->param));
       return false;
     }
     // Thoughts are an item, or a part of one, whatever the member of a chat's message is called.
