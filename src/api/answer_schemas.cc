@@ -141,9 +141,10 @@ constexpr AnswerObject kResponses[] = {
      "input_tokens:integer input_tokens_details:ResponseInputDetails output_tokens:integer "
      "output_tokens_details:ReasoningTokens total_tokens:integer"},
     {"ResponseInputDetails", "cached_tokens:integer cache_write_tokens:integer"},
+    {"ResponseInputTokens", "object:'response.input_tokens' input_tokens:integer"},
     {"ResponseEvent",
      "type:string sequence_number:integer response?:Response item?:object output_index?:integer "
-     "content_index?:integer item_id?:string part?:object delta?:string text?:string "
+     "content_index?:integer summary_index?:integer item_id?:string part?:object delta?:string text?:string "
      "logprobs?:[TokenLogprob] name?:string arguments?:string code?:string message?:string "
      "param?:string|null error?:object"},
 };
@@ -172,6 +173,7 @@ constexpr AnswerObject kOllama[] = {
     {"OllamaEmbeddings",
      "model:string embeddings:[[number]] total_duration:integer load_duration:integer "
      "prompt_eval_count:integer"},
+    {"OllamaEmbedding", "embedding:[number]"},
     {"OllamaModels", "models:[OllamaModel]"},
     {"OllamaModel",
      "name:string model:string modified_at?:string size:integer digest:string details:object "
@@ -217,10 +219,12 @@ constexpr RouteAnswer kRoutes[] = {
     {ApiRoute::kModels, "ModelList|MessagesModelList"},
     {ApiRoute::kModel, "Model|MessagesModel"},
     {ApiRoute::kResponses, "Response", "ResponseEvent"},
+    {ApiRoute::kInputTokens, "ResponseInputTokens"},
     {ApiRoute::kEmbeddings, "Embeddings"},
     {ApiRoute::kOllamaChat, "OllamaChat", "OllamaChatLine|OllamaError"},
     {ApiRoute::kOllamaGenerate, "OllamaText", "OllamaTextLine|OllamaError"},
     {ApiRoute::kOllamaEmbed, "OllamaEmbeddings"},
+    {ApiRoute::kOllamaEmbeddings, "OllamaEmbedding"},
     {ApiRoute::kOllamaShow, "OllamaShow"},
     {ApiRoute::kOllamaTags, "OllamaModels"},
     {ApiRoute::kOllamaPs, "OllamaModels"},

@@ -53,11 +53,18 @@ constexpr SurfaceField kOllamaFields[] = {
     {"options", kJsonObject, "an object; nothing in it changes a vector"},
     {"images", 0, "absent: images are not read"},
 };
+constexpr std::string_view kExpectedText = "a string that is not empty";
+constexpr SurfaceField kOlderOllamaFields[] = {
+    {"prompt", kJsonString, kExpectedText},
+    {"input", 0, "absent; prompt is its name here"},
+    {"keep_alive", kJsonNumber | kJsonString, "a duration; nothing is unloaded"},
+    {"options", kJsonObject, "an object; nothing in it changes a vector"},
+};
 constexpr std::string_view kPassedFields[] = {"model",      "user",       "cache_salt",
                                               "timeout_ms", "request_id", "priority"};
 
 // The forms of an answer.
-enum class Form : uint8_t { kFloats, kBase64, kOllama };
+enum class Form : uint8_t { kFloats, kBase64, kOllama, kOlderOllama };
 
 // Elements of a vector as base64 of their little-endian bytes.
 std::string Base64Of(const std::vector<float>& vector) {
@@ -106,23 +113,29 @@ class EmbeddingPieces final : public WholeAnswer {
   }
   void Begin() {
     json_.BeginObject();
-    if (form_ == Form::kOllama) {
+    if (form_ == Form::kOlderOllama) {
+      json_.Key("embedding");
+    } else if (form_ == Form::kOllama) {
       json_.Key("model").String(model_).Key("embeddings").BeginArray();
     } else {
       json_.Key("object").String("list").Key("data").BeginArray();
     }
   }
   void BeginVector() {
-    if (form_ == Form::kOllama) return;
+    if (IsOllama()) return;
     json_.BeginObject().Key("object").String("embedding");
     json_.Key("index").Uint(vector_).Key("embedding");
   }
   void EndVector() {
-    if (form_ != Form::kOllama) json_.EndObject();
+    if (!IsOllama()) json_.EndObject();
     element_ = 0;
     ++vector_;
   }
   void End() {
+    if (form_ == Form::kOlderOllama) {
+      json_.EndObject();
+      return;
+    }
     json_.EndArray();
     if (form_ == Form::kOllama) {
       const RequestTimings& timings = result_.timings;
@@ -135,6 +148,9 @@ class EmbeddingPieces final : public WholeAnswer {
     json_.Key("prompt_tokens").Uint(result_.num_prompt_tokens);
     json_.Key("total_tokens").Uint(result_.num_prompt_tokens).EndObject().EndObject();
   }
+
+  // The vectors stand by themselves.
+  bool IsOllama() const { return form_ == Form::kOllama || form_ == Form::kOlderOllama; }
 
   const Form form_;
   const std::string model_;
@@ -264,22 +280,55 @@ bool ReadOpenAi(const SurfaceCall& call, SurfaceRequest* request, RequestError* 
   return true;
 }
 
+// What both of Ollama's forms have beside their texts.
+bool CheckOllamaOptions(const JsonValue& body, RequestError* error) {
+  if (!CheckOllamaKeepAlive(body, error)) return false;
+  const JsonValue* const options = GivenMember(body, "options");
+  if (options == nullptr || options->AsObject() != nullptr) return true;
+  return FailField(error, ErrorCode::kInvalidType, "options", "an object");
+}
+
+void FinishOllama(const JsonValue& body, Form form, SurfaceRequest* request) {
+  if (const JsonValue* const options = GivenMember(body, "options")) {
+    NameUnknownMembers(*options, "options", {}, &request->ignored);
+  }
+  request->make_writer = [form, model = request->params.model](AnswerPlan plan) {
+    return std::make_unique<EmbeddingsWriter>(std::move(plan), form, model);
+  };
+}
+
 bool ReadOllama(const SurfaceCall& call, SurfaceRequest* request, RequestError* error) {
-  if (!CheckOllamaKeepAlive(call.body, error)) return false;
+  if (!CheckOllamaOptions(call.body, error)) return false;
   const JsonValue* const truncate = GivenMember(call.body, "truncate");
   if (truncate != nullptr && truncate->AsBool() == nullptr) {
     return FailField(error, ErrorCode::kInvalidType, "truncate", "true or false");
   }
-  const JsonValue* const options = GivenMember(call.body, "options");
-  if (options != nullptr && options->AsObject() == nullptr) {
-    return FailField(error, ErrorCode::kInvalidType, "options", "an object");
-  }
   if (!ReadInputs(call.body, kOllamaFields, request, error)) return false;
   request->ignored = IgnoredOf(call.body, {"input", "dimensions", "truncate", "options"});
-  if (options != nullptr) NameUnknownMembers(*options, "options", {}, &request->ignored);
-  request->make_writer = [model = request->params.model](AnswerPlan plan) {
-    return std::make_unique<EmbeddingsWriter>(std::move(plan), Form::kOllama, model);
-  };
+  FinishOllama(call.body, Form::kOllama, request);
+  return true;
+}
+
+// The one text becomes the one input.
+bool ReadOlderOllama(const SurfaceCall& call, SurfaceRequest* request, RequestError* error) {
+  if (!CheckRefused(call.body, kOlderOllamaFields, error) ||
+      !CheckOllamaOptions(call.body, error)) {
+    return false;
+  }
+  const JsonValue* const prompt = GivenMember(call.body, "prompt");
+  if (prompt == nullptr || prompt->AsString() == nullptr) {
+    return FailField(error,
+                     prompt == nullptr ? ErrorCode::kMissingField : ErrorCode::kInvalidType,
+                     "prompt", kExpectedText);
+  }
+  JsonValue::Object members;
+  for (const auto& [name, value] : *call.body.AsObject()) {
+    if (name != "input") members.emplace_back(name == "prompt" ? "input" : name, value);
+  }
+  const JsonValue body(std::move(members));
+  if (!ReadInputs(body, kOllamaFields, request, error)) return false;
+  request->ignored = IgnoredOf(body, {"input", "dimensions", "options"});
+  FinishOllama(body, Form::kOlderOllama, request);
   return true;
 }
 
@@ -289,6 +338,12 @@ std::string OpenAiError(const RequestError& error, std::string_view /*request_id
 
 std::string OllamaError(const RequestError& error, std::string_view /*request_id*/) {
   return OllamaErrorJson(NamedAsInput(error));
+}
+
+std::string OlderOllamaError(const RequestError& error, std::string_view /*request_id*/) {
+  RequestError named = error;
+  if (named.code != ErrorCode::kUnsupported && named.param == "input") named.param = "prompt";
+  return OllamaErrorJson(named);
 }
 
 }  // namespace
@@ -304,6 +359,7 @@ RequestError NamedAsInput(RequestError error) {
 
 std::span<const SurfaceField> EmbeddingsFields() { return kFields; }
 std::span<const SurfaceField> OllamaEmbedFields() { return kOllamaFields; }
+std::span<const SurfaceField> OllamaEmbeddingsFields() { return kOlderOllamaFields; }
 std::span<const std::string_view> EmbeddingsPassedFields() { return kPassedFields; }
 
 constexpr Surface kEmbeddingsSurface = {.endpoint = Endpoint::kCompletion,
@@ -316,5 +372,11 @@ constexpr Surface kOllamaEmbedSurface = {.endpoint = Endpoint::kCompletion,
                                          .may_have_tag = true,
                                          .read = &ReadOllama,
                                          .error_body = &OllamaError};
+
+constexpr Surface kOllamaEmbeddingsSurface = {.endpoint = Endpoint::kCompletion,
+                                              .answer_id_prefix = "ollama-",
+                                              .may_have_tag = true,
+                                              .read = &ReadOlderOllama,
+                                              .error_body = &OlderOllamaError};
 
 }  // namespace baton::api

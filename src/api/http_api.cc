@@ -206,10 +206,14 @@ HttpApi::RouteForm HttpApi::FormOf(ApiRoute route) {
       return {&kMessagesSurface, &HttpApi::PostCountTokens};
     case ApiRoute::kResponses:
       return {&kResponsesSurface, &HttpApi::Generate};
+    case ApiRoute::kInputTokens:
+      return {&kResponsesSurface, &HttpApi::PostInputTokens};
     case ApiRoute::kEmbeddings:
       return {&kEmbeddingsSurface, &HttpApi::Generate};
     case ApiRoute::kOllamaEmbed:
       return {&kOllamaEmbedSurface, &HttpApi::Generate};
+    case ApiRoute::kOllamaEmbeddings:
+      return {&kOllamaEmbeddingsSurface, &HttpApi::Generate};
     case ApiRoute::kOllamaChat:
       return {&kOllamaChatSurface, &HttpApi::PostOllamaChat};
     case ApiRoute::kOllamaGenerate:
@@ -597,9 +601,10 @@ std::shared_ptr<const ModelInfo> HttpApi::ModelOf(Exchange& exchange, const Json
 void HttpApi::PostText(Exchange& exchange, const JsonValue& body, TextHandler handler) {
   const auto model = ModelOf(exchange, body);
   if (model == nullptr) return;
+  const StoredItems items = stored_items_.Of(exchange.arrival.tenant);
   TextAnswer answer;
   RequestError error;
-  if (!handler({*model, body, exchange.arrival.wall_unix_ms}, &answer, &error)) {
+  if (!handler({*model, body, exchange.arrival.wall_unix_ms, items}, &answer, &error)) {
     return Refuse(exchange, error);
   }
   exchange.ignored = std::move(answer.ignored);
@@ -616,6 +621,10 @@ void HttpApi::PostDetokenize(Exchange& exchange, const JsonValue& body) {
 
 void HttpApi::PostCountTokens(Exchange& exchange, const JsonValue& body) {
   PostText(exchange, body, &AnswerCountTokens);
+}
+
+void HttpApi::PostInputTokens(Exchange& exchange, const JsonValue& body) {
+  PostText(exchange, body, &AnswerInputTokens);
 }
 
 void HttpApi::PostApplyTemplate(Exchange& exchange, const JsonValue& body) {

@@ -73,6 +73,7 @@ class HttpApi {
   void PostTokenize(Exchange& exchange, const JsonValue& body);
   void PostDetokenize(Exchange& exchange, const JsonValue& body);
   void PostCountTokens(Exchange& exchange, const JsonValue& body);
+  void PostInputTokens(Exchange& exchange, const JsonValue& body);
   void PostApplyTemplate(Exchange& exchange, const JsonValue& body);
   // Ollama's endpoints are in http_api_ollama.cc.
   void PostOllamaChat(Exchange& exchange, const JsonValue& body);

@@ -142,7 +142,9 @@ void HttpStreamSink::Start() {
   for (const auto& [prompt, progress] : early_progress_) OnPromptProgress(prompt, progress);
   early_progress_.clear();
   if (ping_ms_ > 0 && !surface_.ping.empty()) {
-    responder_->KeepAlive(std::string(surface_.ping), ping_ms_);
+    const bool is_comment = surface_.ping == kCommentPing;
+    responder_->KeepAlive(
+        std::string(is_comment && ids_.has_value() ? kCommentPingOfIds : surface_.ping), ping_ms_);
   }
 }
 

@@ -181,14 +181,14 @@ void WriteOllamaSchema(OllamaForm form, JsonWriter* json) {
   EndBody("", json);
 }
 
-// `fields`: of the surface, beside those of a completion that it passes on.
+// `fields`: of the surface, beside those of a completion that it passes on. The first is needed.
 void WriteEmbeddingsSchema(std::span<const SurfaceField> fields, JsonWriter* json) {
   BeginBody(json);
   WriteSurfaceFields(fields, json);
   for (const std::string_view name : EmbeddingsPassedFields()) {
     WriteRow(*FindParam(Endpoint::kCompletion, name), json);
   }
-  EndBody("input", json);
+  EndBody(fields.front().name, json);
 }
 
 // Bodies of the paths that compute no answer.
@@ -287,6 +287,8 @@ std::string OpenApiJson() {
   WriteEmbeddingsSchema(EmbeddingsFields(), &json);
   json.Key("OllamaEmbedRequest");
   WriteEmbeddingsSchema(OllamaEmbedFields(), &json);
+  json.Key("OllamaEmbeddingsRequest");
+  WriteEmbeddingsSchema(OllamaEmbeddingsFields(), &json);
   json.Key("OllamaChatRequest");
   WriteOllamaSchema(OllamaForm::kChat, &json);
   json.Key("OllamaGenerateRequest");

@@ -34,8 +34,7 @@ constexpr auto kRefusedPaths = std::to_array<RefusedPath>({
     {"/api/delete", kNoManaging},
     {"/api/copy", kNoManaging},
     {"/api/blobs", kNoManaging},
-    {"/api/embeddings",
-     "Ollama's older form of embeddings is not served: send POST /api/embed with 'input'."},
+    {"/v1/responses/compact", "An input is not compacted here: send a shorter one."},
     {"/v1/responses/",
      "No response is stored, and 'store' is answered as false: keep what POST /v1/responses "
      "answers."},

@@ -70,7 +70,7 @@ constexpr auto kOwn = std::to_array<SurfaceField>({
     {"text", kJsonObject, "an object with format and verbosity"},
     {"tools", kJsonArray, "an array of functions"},
     {"tool_choice", kJsonString | kJsonObject, kExpectedChoice},
-    {"reasoning", kJsonObject, "an object with effort"},
+    {"reasoning", kJsonObject, "an object with effort and summary"},
     {"include", kJsonArray, "an array of strings"},
     {"metadata", kJsonObject, kExpectedMetadata},
     {"store", kJsonBool, "true or false"},
@@ -117,8 +117,8 @@ class Reader {
     const JsonValue chat(std::move(chat_));
     request_->params.names = {"input", "max_output_tokens", "stop"};
     if (!ReadJsonParams(chat, Endpoint::kChat, &request_->params, &request_->ignored, error_)) {
-      error_->param = input_.FieldOf(error_->param);
-      NameAsResponses(error_);
+      // Fields that a request may not have by a chat's name are refused above.
+      error_->param = ResponsesField(input_.FieldOf(error_->param));
       return false;
     }
     // Thoughts are an item, or a part of one, whatever the member of a chat's message is called.
@@ -289,6 +289,7 @@ class Reader {
       const JsonValue* value = GivenMember(*reasoning, name);
       if (value == nullptr || IsJsonText(value, "auto") || IsJsonText(value, "concise") ||
           IsJsonText(value, "detailed")) {
+        request_->summarizes |= value != nullptr;
         continue;
       }
       return Fail(ErrorCode::kInvalidValue, fmt::format("reasoning.{}", name),
@@ -457,8 +458,10 @@ class Reader {
     Add("previous_response_id", "null");
     const JsonValue* reasoning = GivenMember(root_, "reasoning");
     const JsonValue* effort = reasoning == nullptr ? nullptr : GivenMember(*reasoning, "effort");
-    Add("reasoning", fmt::format(R"({{"effort":{},"summary":null}})",
-                                 effort == nullptr ? "null" : JsonOf(*effort)));
+    const JsonValue* summary = reasoning == nullptr ? nullptr : GivenMember(*reasoning, "summary");
+    Add("reasoning", fmt::format(R"({{"effort":{},"summary":{}}})",
+                                 effort == nullptr ? "null" : JsonOf(*effort),
+                                 summary == nullptr ? "null" : JsonOf(*summary)));
     Add("service_tier", R"("default")");
     Add("store", "false");
     AddNumber("temperature", params.temperature);

@@ -28,6 +28,7 @@ struct ResponsesRequest {
   ApiParams params;
   std::vector<std::string> ignored;  // as of ReadJsonParams
   bool stores = true;                // later requests may name the answer's items
+  bool summarizes = false;           // thoughts are asked for as a summary
   // Members of the answer that repeat the request, each with its JSON: "temperature" and "0.5".
   std::vector<std::pair<std::string_view, std::string>> repeated;
 };

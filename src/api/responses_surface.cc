@@ -3,14 +3,19 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "src/api/build_request.h"
+#include "src/api/json_writer.h"
 #include "src/api/openai_json.h"
+#include "src/api/read_json.h"
 #include "src/api/responses_params.h"
 #include "src/api/responses_writer.h"
 
 namespace baton::api {
 
 using router::RequestError;
+using text::ChatPrompt;
 
 namespace {
 
@@ -22,7 +27,8 @@ bool Read(const SurfaceCall& call, SurfaceRequest* request, RequestError* error)
   request->ignored = std::move(read->ignored);
   request->make_writer = [read,
                           items = read->stores ? std::move(items) : nullptr](AnswerPlan plan) {
-    return MakeResponsesWriter(std::move(plan), std::move(read->repeated), items);
+    return MakeResponsesWriter(std::move(plan), {std::move(read->repeated), read->summarizes},
+                               items);
   };
   return true;
 }
@@ -40,5 +46,23 @@ constexpr Surface kResponsesSurface = {.endpoint = Endpoint::kChat,
                                        .read = &Read,
                                        .name_field = &ResponsesField,
                                        .error_body = &ErrorBody};
+
+bool AnswerInputTokens(const TextCall& call, TextAnswer* answer, RequestError* error) {
+  ResponsesRequest request;
+  ChatPrompt prompt;
+  if (!ReadResponses(call.body, &call.items, &request, error) ||
+      !RenderMessages(call.model, request.params, call.wall_unix_ms, &prompt, error)) {
+    return false;
+  }
+  answer->ignored = std::move(request.ignored);
+  std::vector<std::string> unread = UnreadVariables(call.model, request.params);
+  for (std::string& field : unread) field = ResponsesField(std::move(field));
+  AddUnread(unread, &answer->ignored);
+  JsonWriter json;
+  json.BeginObject().Key("object").String("response.input_tokens");
+  json.Key("input_tokens").Uint(prompt.tokens.size()).EndObject();
+  answer->json = json.Take();
+  return true;
+}
 
 }  // namespace baton::api

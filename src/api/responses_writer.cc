@@ -28,7 +28,32 @@ constexpr std::string_view kIncomplete = "incomplete";
 constexpr std::string_view kFailed = "failed";
 
 // The kinds of items that an answer may have.
-enum class ItemKind : uint8_t { kReasoning, kMessage, kCall };
+enum class ItemKind : uint8_t {
+  kReasoning,
+  kSummary,  // a reasoning item too: the thoughts are its summary
+  kMessage,
+  kCall
+};
+
+// How the parts of an item are called. A call has none.
+struct PartNames {
+  std::string_view list;   // member of the item that holds them
+  std::string_view type;   // of a part
+  std::string_view index;  // member of an event that tells which part
+  std::string_view part;   // events about a part and about its text begin so
+  std::string_view text;
+};
+
+constexpr PartNames NamesOf(ItemKind kind) {
+  if (kind == ItemKind::kSummary) {
+    return {"summary", "summary_text", "summary_index", "response.reasoning_summary_part",
+            "response.reasoning_summary_text"};
+  }
+  const bool is_reasoning = kind == ItemKind::kReasoning;
+  return {"content", is_reasoning ? "reasoning_text" : "output_text", "content_index",
+          "response.content_part",
+          is_reasoning ? "response.reasoning_text" : "response.output_text"};
+}
 
 // One item of an answer.
 struct Item {
@@ -43,7 +68,7 @@ std::string ItemId(const AnswerPlan& plan, ItemKind kind, size_t idx) {
   std::string_view name = plan.id;
   name.remove_prefix(std::min(name.find('_') + 1, name.size()));
   std::string_view prefix = "msg";
-  if (kind == ItemKind::kReasoning) prefix = "rs";
+  if (kind == ItemKind::kReasoning || kind == ItemKind::kSummary) prefix = "rs";
   if (kind == ItemKind::kCall) prefix = "fc";
   return fmt::format("{}_{}_{}", prefix, name, idx);
 }
@@ -54,9 +79,8 @@ std::string_view StatusOf(FinishReason finish) {
 
 // A part of a message or of thoughts, up to its text.
 JsonWriter& OpenPart(ItemKind kind, JsonWriter* json) {
-  const bool is_reasoning = kind == ItemKind::kReasoning;
-  json->BeginObject().Key("type").String(is_reasoning ? "reasoning_text" : "output_text");
-  if (!is_reasoning) json->Key("annotations").BeginArray().EndArray();
+  json->BeginObject().Key("type").String(NamesOf(kind).type);
+  if (kind == ItemKind::kMessage) json->Key("annotations").BeginArray().EndArray();
   return *json;
 }
 
@@ -72,9 +96,10 @@ void OpenItem(const Item& item, std::string_view status, JsonWriter* json) {
   json->BeginObject();
   switch (item.kind) {
     case ItemKind::kReasoning:
+    case ItemKind::kSummary:
       json->Key("type").String("reasoning").Key("id").String(item.id);
-      json->Key("status").String(status);
-      json->Key("summary").BeginArray().EndArray().Key("encrypted_content").Null();
+      json->Key("status").String(status).Key("encrypted_content").Null();
+      json->Key(item.kind == ItemKind::kSummary ? "content" : "summary").BeginArray().EndArray();
       break;
     case ItemKind::kMessage:
       json->Key("type").String("message").Key("id").String(item.id);
@@ -94,7 +119,7 @@ void WriteBegunItem(const Item& item, JsonWriter* json) {
   if (item.kind == ItemKind::kCall) {
     json->Key("arguments").String("");
   } else {
-    json->Key("content").BeginArray().EndArray();
+    json->Key(NamesOf(item.kind).list).BeginArray().EndArray();
   }
   json->EndObject();
 }
@@ -172,7 +197,7 @@ class ResponseBody {
       json().EndObject();
       return;
     }
-    json().Key("content").BeginArray();
+    json().Key(NamesOf(item.kind).list).BeginArray();
     OpenPart(item.kind, &json()).Key("text");
     out_->out().LongString(item.text);
     if (item.kind == ItemKind::kMessage) {
@@ -218,16 +243,20 @@ std::string ItemJson(const AnswerPlan& plan, const RepeatedFields& repeated, con
   return body.Next(std::string::npos);
 }
 
+ItemKind ThoughtsOf(const ResponsesForm& form) {
+  return form.summarizes ? ItemKind::kSummary : ItemKind::kReasoning;
+}
+
 // The collected answer. `kept`: gets its items; null = nothing does.
 std::unique_ptr<WholeAnswer> WholeResponse(const AnswerPlan& plan, const AnswerCollector& answer,
                                            const GenerateResult& result,
-                                           const RepeatedFields& repeated, StoredItems* kept) {
+                                           const ResponsesForm& form, StoredItems* kept) {
   const CollectedChoice& choice = answer.choice(0);
   ResponseState state{StatusOf(choice.end.finish)};
   const auto add = [&](ItemKind kind, std::string_view text) {
     state.items.push_back({kind, ItemId(plan, kind, state.items.size()), "", "", text});
   };
-  if (!choice.reasoning.empty()) add(ItemKind::kReasoning, choice.reasoning);
+  if (!choice.reasoning.empty()) add(ThoughtsOf(form), choice.reasoning);
   const bool is_empty = state.items.empty() && choice.tool_calls.empty();
   if (!choice.text.empty() || is_empty) add(ItemKind::kMessage, choice.text);
   for (const ToolCall& call : choice.tool_calls) {
@@ -238,21 +267,21 @@ std::unique_ptr<WholeAnswer> WholeResponse(const AnswerPlan& plan, const AnswerC
   state.is_cut = IsLastItemCut(choice.end);
   for (const Item& item : state.items) {
     const std::string_view status = state.StatusOfItem(item);
-    if (kept != nullptr) kept->Put(item.id, ItemJson(plan, repeated, item, status));
+    if (kept != nullptr) kept->Put(item.id, ItemJson(plan, form.repeated, item, status));
   }
   state.result = &result;
   state.num_reasoning_tokens = answer.num_reasoning_tokens();
   if (plan.logprobs) state.tokens = &choice.tokens;
   auto whole = std::make_unique<LoggedAnswer>(plan);
-  ResponseBody(plan, repeated, whole.get()).Write(state);
+  ResponseBody(plan, form.repeated, whole.get()).Write(state);
   return whole;
 }
 
 // See the file comment of the header.
 class ResponsesWriter final : public AnswerWriter {
  public:
-  ResponsesWriter(AnswerPlan plan, RepeatedFields repeated, std::shared_ptr<StoredItems> kept)
-      : AnswerWriter(std::move(plan)), repeated_(std::move(repeated)), kept_(std::move(kept)) {}
+  ResponsesWriter(AnswerPlan plan, ResponsesForm form, std::shared_ptr<StoredItems> kept)
+      : AnswerWriter(std::move(plan)), form_(std::move(form)), kept_(std::move(kept)) {}
 
   void Begin(std::string* out) override {
     EmitResponse("response.created", {kInProgress}, out);
@@ -261,8 +290,8 @@ class ResponsesWriter final : public AnswerWriter {
 
   void AddToken(const TokenOutput& token, const TokenText& text, std::string* out) override {
     if (!text.reasoning.empty()) {
-      SwitchTo(ItemKind::kReasoning, out);
-      EmitDelta("response.reasoning_text.delta", text.reasoning, out);
+      SwitchTo(ThoughtsOf(form_), out);
+      EmitDelta(text.reasoning, out);
     }
     const bool after_call = !items_.empty() && items_.back().item.kind == ItemKind::kCall;
     const bool is_other =
@@ -317,7 +346,7 @@ class ResponsesWriter final : public AnswerWriter {
 
   std::unique_ptr<WholeAnswer> Whole(const AnswerCollector& answer,
                                      const GenerateResult& result) const override {
-    return WholeResponse(plan(), answer, result, repeated_, kept_.get());
+    return WholeResponse(plan(), answer, result, form_, kept_.get());
   }
 
  private:
@@ -343,7 +372,7 @@ class ResponsesWriter final : public AnswerWriter {
   // An event about the one part of the open item.
   JsonWriter OpenOfPart(std::string_view type) {
     JsonWriter json = OpenOfItem(type);
-    json.Key("content_index").Uint(0);
+    json.Key(NamesOf(items_.back().item.kind).index).Uint(0);
     return json;
   }
   static void Emit(std::string_view type, JsonWriter* json, std::string* out) {
@@ -353,15 +382,25 @@ class ResponsesWriter final : public AnswerWriter {
 
   void EmitResponse(std::string_view type, const ResponseState& state, std::string* out) {
     LoggedAnswer body(plan());
-    ResponseBody(plan(), repeated_, &body).Write(state);
+    ResponseBody(plan(), form_.repeated, &body).Write(state);
     JsonWriter json = Open(type);
     json.Key("response").Raw(body.Next(std::string::npos));
     Emit(type, &json, out);
   }
 
-  void EmitDelta(std::string_view type, std::string_view delta, std::string* out) {
-    const bool is_call = items_.back().item.kind == ItemKind::kCall;
-    JsonWriter json = is_call ? OpenOfItem(type) : OpenOfPart(type);
+  // A piece of the arguments of the open call.
+  void EmitArguments(std::string_view delta, std::string* out) {
+    constexpr std::string_view kType = "response.function_call_arguments.delta";
+    JsonWriter json = OpenOfItem(kType);
+    json.Key("delta").String(delta);
+    Emit(kType, &json, out);
+    items_.back().text += delta;
+  }
+
+  // A piece of the open thoughts.
+  void EmitDelta(std::string_view delta, std::string* out) {
+    const std::string type = EventOf(NamesOf(items_.back().item.kind).text, "delta");
+    JsonWriter json = OpenOfPart(type);
     json.Key("delta").String(delta);
     Emit(type, &json, out);
     items_.back().text += delta;
@@ -380,7 +419,7 @@ class ResponsesWriter final : public AnswerWriter {
   void AddCall(const ToolCallDelta& call, std::string* out) {
     if (!call.id.empty()) OpenNewItem(ItemKind::kCall, call.id, call.name, out);
     if (!call.arguments.empty()) {
-      EmitDelta("response.function_call_arguments.delta", call.arguments, out);
+      EmitArguments(call.arguments, out);
     }
   }
 
@@ -401,10 +440,11 @@ class ResponsesWriter final : public AnswerWriter {
     WriteBegunItem(items_.back().item, &added);
     Emit("response.output_item.added", &added, out);
     if (kind == ItemKind::kCall) return;
-    JsonWriter part = OpenOfPart("response.content_part.added");
+    const std::string type = EventOf(NamesOf(kind).part, "added");
+    JsonWriter part = OpenOfPart(type);
     part.Key("part");
     WritePart(kind, "", &part);
-    Emit("response.content_part.added", &part, out);
+    Emit(type, &part, out);
   }
 
   // Ends the item that is open, if one is.
@@ -420,7 +460,7 @@ class ResponsesWriter final : public AnswerWriter {
     } else {
       ClosePart(begun, out);
     }
-    std::string item = ItemJson(plan(), repeated_, ItemOf(begun), status);
+    std::string item = ItemJson(plan(), form_.repeated, ItemOf(begun), status);
     JsonWriter json = Open("response.output_item.done");
     json.Key("output_index").Uint(items_.size() - 1).Key("item").Raw(item);
     Emit("response.output_item.done", &json, out);
@@ -428,19 +468,22 @@ class ResponsesWriter final : public AnswerWriter {
   }
 
   void ClosePart(const BegunItem& begun, std::string* out) {
-    const bool is_message = begun.item.kind == ItemKind::kMessage;
-    const std::string_view type =
-        is_message ? "response.output_text.done" : "response.reasoning_text.done";
-    JsonWriter done = OpenOfPart(type);
+    const PartNames names = NamesOf(begun.item.kind);
+    const std::string text_done = EventOf(names.text, "done");
+    JsonWriter done = OpenOfPart(text_done);
     done.Key("text").String(begun.text);
-    if (is_message) done.Key("logprobs").BeginArray().EndArray();
-    Emit(type, &done, out);
-    JsonWriter part = OpenOfPart("response.content_part.done");
+    if (begun.item.kind == ItemKind::kMessage) done.Key("logprobs").BeginArray().EndArray();
+    Emit(text_done, &done, out);
+    const std::string part_done = EventOf(names.part, "done");
+    JsonWriter part = OpenOfPart(part_done);
     part.Key("part");
     WritePart(begun.item.kind, begun.text, &part);
-    Emit("response.content_part.done", &part, out);
+    Emit(part_done, &part, out);
   }
 
+  static std::string EventOf(std::string_view what, std::string_view state) {
+    return fmt::format("{}.{}", what, state);
+  }
   static Item ItemOf(const BegunItem& begun) {
     Item item = begun.item;
     item.text = begun.text;
@@ -453,7 +496,7 @@ class ResponsesWriter final : public AnswerWriter {
     return items;
   }
 
-  const RepeatedFields repeated_;
+  const ResponsesForm form_;
   const std::shared_ptr<StoredItems> kept_;  // null: the items are not kept
   std::vector<BegunItem> items_;
   bool is_open_ = false;  // the last item has not ended
@@ -463,9 +506,9 @@ class ResponsesWriter final : public AnswerWriter {
 
 }  // namespace
 
-std::unique_ptr<AnswerWriter> MakeResponsesWriter(AnswerPlan plan, RepeatedFields repeated,
+std::unique_ptr<AnswerWriter> MakeResponsesWriter(AnswerPlan plan, ResponsesForm form,
                                                   std::shared_ptr<StoredItems> items) {
-  return std::make_unique<ResponsesWriter>(std::move(plan), std::move(repeated), std::move(items));
+  return std::make_unique<ResponsesWriter>(std::move(plan), std::move(form), std::move(items));
 }
 
 }  // namespace baton::api

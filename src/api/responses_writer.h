@@ -17,10 +17,16 @@ namespace baton::api {
 // Members of an answer that repeat its request (responses_params.h).
 using RepeatedFields = std::vector<std::pair<std::string_view, std::string>>;
 
+// What a request says about its answer.
+struct ResponsesForm {
+  RepeatedFields repeated;
+  bool summarizes = false;  // thoughts are the summary of their item, else its content
+};
+
 // The writer of one answer. Thoughts are an item of type reasoning with their text, the content is
 // a message, and each call is an item of its own. Log-probabilities of a stream stand in its deltas
 // alone. `items` gets each item before the client does; null: none is kept.
-std::unique_ptr<AnswerWriter> MakeResponsesWriter(AnswerPlan plan, RepeatedFields repeated,
+std::unique_ptr<AnswerWriter> MakeResponsesWriter(AnswerPlan plan, ResponsesForm form,
                                                   std::shared_ptr<StoredItems> items = nullptr);
 
 }  // namespace baton::api

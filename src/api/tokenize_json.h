@@ -11,6 +11,7 @@
 
 #include "src/api/json_value.h"
 #include "src/api/schema.h"
+#include "src/api/stored_items.h"
 #include "src/router/request_error.h"
 #include "src/router/submit.h"
 
@@ -21,6 +22,7 @@ struct TextCall {
   const router::ModelInfo& model;
   const JsonValue& body;     // an object
   int64_t wall_unix_ms = 0;  // the time that templates which print the date are told
+  const StoredItems& items;  // of the tenant: what references of a Responses body name
 };
 
 // The answer to it.

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <span>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
+#include "src/base/log.h"
 #include "src/base/quoted_text.h"
 #include "src/model/file_mapping.h"
 #include "src/model/folder_error.h"
@@ -31,10 +34,14 @@ class ShardReader {
   explicit ShardReader(std::string folder) : folder_(std::move(folder)) {}
 
   absl::Status Read() {
-    absl::StatusOr<FileMapping> index = FileMapping::Open(folder_ + "/" + kHfIndexName);
-    if (index.ok()) {
-      const std::span<const std::byte> bytes = index->bytes();
-      return ReadIndex({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    const absl::StatusOr<FileMapping> file = FileMapping::Open(folder_ + "/" + kHfIndexName);
+    if (file.ok()) {
+      const std::span<const std::byte> bytes = file->bytes();
+      absl::StatusOr<HfIndex> index =
+          ReadHfIndex({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+      if (!IsStale(index)) return index.ok() ? AddShards(*index) : index.status();
+      BATON_LOG_WARN("{}: the weights are those of {}; {} does not name that file and is not read",
+                     folder_, kSingleName, kHfIndexName);
     }
     absl::Status status = AddFile(kSingleName);
     if (FolderErrorOf(status) != FolderErrorCode::kMissingFile) return status;
@@ -68,8 +75,15 @@ class ShardReader {
     return FolderError(FolderErrorCode::kBadIndex, fmt::format("{}: {}", kHfIndexName, what));
   }
 
-  absl::Status ReadIndex(std::string_view text) {
-    BATON_ASSIGN_OR_RETURN(HfIndex index, ReadHfIndex(text));
+  // Weights that were saved again as one file leave the index of their former shards. transformers
+  // reads the one file wherever it is.
+  bool IsStale(const absl::StatusOr<HfIndex>& index) const {
+    std::error_code ignored;
+    const bool has_single = std::filesystem::exists(folder_ + "/" + kSingleName, ignored);
+    return has_single && !(index.ok() && index->contains(kSingleName));
+  }
+
+  absl::Status AddShards(HfIndex& index) {
     for (auto& [name, tensors] : index) BATON_RETURN_IF_ERROR(AddShard(name, tensors));
     return OkStatus();
   }

@@ -13,7 +13,8 @@
 namespace baton::model {
 
 // One file, or the shards that the folder's index names, by their names. Each must hold the tensors
-// that the index gives it, and no others. Fails with kMissingFile, kMissingShard, kBadIndex,
+// that the index gives it, and no others. An index beside model.safetensors that does not name it
+// is not read, and the log says so. Fails with kMissingFile, kMissingShard, kBadIndex,
 // kFileTooLarge (kMaxHfTensors, kMaxHfHeaderBytes of all files), and as SafetensorsFile::Open and
 // ReadHfIndex do.
 absl::StatusOr<std::vector<std::unique_ptr<SafetensorsFile>>> OpenHfShards(

@@ -18,6 +18,7 @@ namespace {
 
 constexpr const char* kEmbeddings = "/v1/embeddings";
 constexpr const char* kOllamaEmbed = "/api/embed";
+constexpr const char* kOllamaEmbeddings = "/api/embeddings";
 
 class EmbeddingsTest : public HttpApiTest {
  protected:
@@ -98,6 +99,32 @@ TEST_F(EmbeddingsTest, OllamasForm) {
   const auto refused = Post(kOllamaEmbed, R"({"model":"toy"})");
   EXPECT_EQ(refused->status, 400);
   EXPECT_NE(Text(*refused, {"error"}).find("'input'"), std::string::npos) << refused->body;
+}
+
+TEST_F(EmbeddingsTest, OllamasOlderFormHasOneVector) {
+  const auto answer = Post(kOllamaEmbeddings, R"({"model":"toy:latest","prompt":"ab",)"
+                                              R"("keep_alive":"5m","options":{"num_ctx":9}})");
+  EXPECT_EQ(answer->status, 200);
+  EXPECT_EQ(answer->body, R"({"embedding":[2,0.5,-0.25]})");
+  EXPECT_EQ(answer->Header("X-Baton-Ignored-Fields"), "keep_alive, options.num_ctx");
+  const std::string too_long = R"({"prompt":")" + std::string(kTestContext + 1, 'a') + "\"}";
+  const std::pair<std::string, const char*> cases[] = {
+      {"{}", "'prompt' is required"},
+      {R"({"prompt":""})", "'prompt'"},
+      {R"({"prompt":["a"]})", "'prompt'"},
+      {R"({"prompt":"a","input":"a"})", "'input'"},
+      {R"({"input":"a"})", "prompt is its name here"},
+      {R"({"prompt":"a","pooling":"cls"})", "'pooling'"},
+      {R"({"prompt":"a","options":1})", "'options'"},
+      {R"({"prompt":"a","keep_alive":"soon"})", "'keep_alive'"},
+      {R"({"prompt":"a","dimensions":2})", "'dimensions'"},
+      {too_long, "'prompt'"},
+  };
+  for (const auto& [body, words] : cases) {
+    const auto refused = Post(kOllamaEmbeddings, body);
+    EXPECT_EQ(refused->status, 400) << body.substr(0, 80);
+    EXPECT_NE(Text(*refused, {"error"}).find(words), std::string::npos) << refused->body;
+  }
 }
 
 TEST_F(EmbeddingsTest, DimensionsAreTheModels) {

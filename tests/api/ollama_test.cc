@@ -204,7 +204,6 @@ TEST_F(OllamaTest, WrongFieldsAreNamed) {
       {kOllamaGenerate, R"({"prompt":"a","raw":true,"system":"b"})", "'system'"},
       {kOllamaGenerate, R"({"prompt":["a"]})", "'prompt'"},
       {"/api/pull", R"({"model":"a"})", "baton pull", 404},
-      {"/api/embeddings", R"({"model":"a"})", "/api/embed", 404},
   };
   for (const Case& c : cases) {
     const auto responder = Post(c.path, c.body);

@@ -263,6 +263,7 @@ TEST_F(OpenApiAnswersTest, AnswersOfOneTextFit) {
       {"/v1/messages/count_tokens", kHello},
       {"/v1/responses", R"({"input":"hello","metadata":{"a":"b"},"tool_choice":"auto")", true},
       {"/v1/responses", R"({"input":"x","include":["message.output_text.logprobs"])", true},
+      {"/v1/responses/input_tokens", R"({"input":"x")"},
       {"/api/chat", kHello, true},
       {"/api/chat", R"({"messages":[])"},
       {"/api/generate", R"({"prompt":"hello","logprobs":true)", true},
@@ -336,6 +337,7 @@ TEST_F(OpenApiAnswersTest, ThoughtsAndVectorsFit) {
   Check("/v1/embeddings", *Post("/v1/embeddings", R"({"input":["a","b"]})"));
   Check("/v1/embeddings", *Post("/v1/embeddings", R"({"input":"a","encoding_format":"base64"})"));
   Check("/api/embed", *Post("/api/embed", R"({"input":"a"})"));
+  Check("/api/embeddings", *Post("/api/embeddings", R"({"prompt":"a"})"));
 }
 
 TEST_F(OpenApiAnswersTest, WhatDoesNotFitIsTold) {

@@ -80,6 +80,7 @@ const std::vector<std::pair<std::string, std::string>>& Bodies() {
         {"/api/chat", hello + R"(,"stream":false)"},
         {"/api/generate", R"({"prompt":"hello","stream":false)"},
         {"/api/embed", R"({"input":"hello")"},
+        {"/api/embeddings", R"({"prompt":"hello")"},
     };
   }();
   return bodies;

@@ -117,15 +117,21 @@ TEST_F(ResponsesTest, LengthIsIncomplete) {
   EXPECT_TRUE(TypesOf(stream->body).ends_with("output_item.done incomplete"));
 }
 
-TEST_F(ResponsesTest, ThoughtsAreAnItem) {
-  auto info = std::make_shared<ModelInfo>(*TestModel());
-  info->chat_template = std::make_shared<const ChatTemplate>(
-      ChatTemplate::Create("{% for m in messages %}<user>{{ m.content.split('</think>')[-1] }}"
-                           "{% endfor %}<assistant>",
-                           "", "<eos>")
-          .value());
-  submitter_.served = {info};
-  AnswerWith("<think>a</think>b");
+class ThoughtsTest : public ResponsesTest {
+ protected:
+  ThoughtsTest() {
+    auto info = std::make_shared<ModelInfo>(*TestModel());
+    info->chat_template = std::make_shared<const ChatTemplate>(
+        ChatTemplate::Create("{% for m in messages %}<user>{{ m.content.split('</think>')[-1] }}"
+                             "{% endfor %}<assistant>",
+                             "", "<eos>")
+            .value());
+    submitter_.served = {info};
+    AnswerWith("<think>a</think>b");
+  }
+};
+
+TEST_F(ThoughtsTest, AreAnItem) {
   const auto whole = Post(kPath, R"({"input":"x"})");
   EXPECT_EQ(Text(*whole, {"output", "0", "type"}), "reasoning");
   EXPECT_EQ(Text(*whole, {"output", "0", "content", "0", "type"}), "reasoning_text");
@@ -136,6 +142,39 @@ TEST_F(ResponsesTest, ThoughtsAreAnItem) {
             "reasoning_text.done content_part.done output_item.done output_item.added "
             "content_part.added output_text.delta output_text.done content_part.done "
             "output_item.done completed");
+}
+
+// @ai-sdk/openai and LangChain show summaries alone.
+TEST_F(ThoughtsTest, AreTheSummaryWhereOneIsAskedFor) {
+  const std::string ask = R"({"input":"x","reasoning":{"summary":"detailed"})";
+  const std::string item =
+      R"({"type":"reasoning","id":"rs_N_0","status":"completed","encrypted_content":null,)"
+      R"("content":[],"summary":[{"type":"summary_text","text":"a"}]})";
+  const auto whole = Post(kPath, ask + "}");
+  EXPECT_NE(Fixed(whole->body).find(R"("output":[)" + item), std::string::npos) << whole->body;
+  EXPECT_EQ(Text(*whole, {"reasoning", "summary"}), "detailed");
+  const std::string stream = Post(kPath, ask + R"(,"stream":true})")->body;
+  EXPECT_TRUE(TypesOf(stream).starts_with(
+      "created in_progress output_item.added reasoning_summary_part.added "
+      "reasoning_summary_text.delta reasoning_summary_text.done reasoning_summary_part.done "
+      "output_item.done output_item.added content_part.added output_text.delta"))
+      << stream;
+  const std::string place = R"("item_id":"rs_N_0","output_index":0,"summary_index":0,)";
+  for (const std::string& event :
+       {Event("response.reasoning_summary_part.added", 3,
+              place + R"("part":{"type":"summary_text","text":""})"),
+        Event("response.reasoning_summary_text.delta", 4, place + R"("delta":"a")"),
+        Event("response.reasoning_summary_text.done", 5, place + R"("text":"a")"),
+        Event("response.output_item.done", 7, R"("output_index":0,"item":)" + item)}) {
+    EXPECT_NE(Fixed(stream).find(event), std::string::npos) << event << stream;
+  }
+  // It comes back in a later request.
+  const auto again = Post(kPath, R"({"input":[{"role":"user","content":"x"},{"type":"reasoning",)"
+                                 R"("summary":[{"type":"summary_text","text":"a"}],"content":[]},)"
+                                 R"({"role":"assistant","content":"b"},)"
+                                 R"({"role":"user","content":"y"}]})");
+  EXPECT_EQ(again->status, 200) << again->body;
+  EXPECT_EQ(again->Header("X-Baton-Ignored-Fields"), "input[1]") << "its template drops thoughts";
 }
 
 TEST_F(ResponsesTest, LogprobsOfTheMessage) {
@@ -272,6 +311,8 @@ TEST_F(ResponsesTest, WrongFieldsAreNamed) {
        ErrorCode::kUnsupported},
       {R"({"input":"a","reasoning":{"effort":"huge"}})", "reasoning.effort",
        ErrorCode::kInvalidValue},
+      {R"({"input":"a","text":{"verbosity":"low"}})", "text.verbosity", ErrorCode::kUnsupported},
+      {R"({"input":"a","verbosity":"low"})", "verbosity", ErrorCode::kUnsupported},
       {R"({"input":"a","include":["x"]})", "include[0]", ErrorCode::kInvalidValue},
       {R"({"input":"a","max_output_tokens":0})", "max_output_tokens", ErrorCode::kInvalidValue},
       {R"({"input":"a","temperature":101})", "temperature", ErrorCode::kInvalidValue},
@@ -484,6 +525,29 @@ TEST_F(ResponsesTest, ACallThatIsNamedMayHaveItsOutput) {
   ASSERT_EQ(request.params.messages.size(), 3u);
   EXPECT_EQ(request.params.messages[1].role, "assistant");
   EXPECT_EQ(request.params.messages[2].content, "b");
+}
+
+TEST_F(ResponsesTest, CountsThePromptThatItWouldSend) {
+  constexpr const char* kCountPath = "/v1/responses/input_tokens";
+  AnswerWith("Hi");
+  const auto answered = Post(kPath, R"({"input":"hello"})");
+  const std::string item = Text(*answered, {"output", "0", "id"});
+  const std::string body = R"({"model":"toy","instructions":"s","input":[)"
+                           R"({"role":"user","content":"hello"},{"type":"item_reference","id":")" +
+                           item + R"("},{"role":"user","content":"more"}]})";
+  const auto counted = Post(kCountPath, body);
+  EXPECT_EQ(submitter_.num_submitted(), 1u) << "a count computes nothing";
+  EXPECT_EQ(Post(kPath, body)->status, 200);
+  const size_t num_tokens = submitter_.WaitSubmitted(1).request.prompt.size();
+  EXPECT_EQ(counted->body, R"({"object":"response.input_tokens","input_tokens":)" +
+                               std::to_string(num_tokens) + "}");
+  const auto refused = Post(kCountPath, R"({"input":[{"role":"robot","content":"x"}]})");
+  EXPECT_EQ(refused->status, 400);
+  EXPECT_EQ(Text(*refused, {"error", "param"}), "input[0].role");
+  EXPECT_EQ(Text(*Post(kCountPath, "{}"), {"error", "param"}), "input");
+  const auto unread = Post(kCountPath, R"({"input":"x","reasoning":{"effort":"low"},"mood":1})");
+  EXPECT_EQ(unread->Header("X-Baton-Ignored-Fields"), "mood, reasoning.effort");
+  EXPECT_EQ(Send("GET", kCountPath)->status, 405);
 }
 
 TEST_F(ResponsesTest, NothingIsStored) {

@@ -124,10 +124,22 @@ TEST_F(ResumableApiTest, WithoutTheHeaderAStreamIsAsEver) {
     const auto plain = Ask(kChatPath, kHello + R"(,"stream":true})", value);
     EXPECT_EQ(plain->Header("X-Baton-Stream"), "");
     EXPECT_EQ(plain->body.find("id: "), std::string::npos);
+    EXPECT_EQ(plain->filler, ": ping\n\n");
   }
   const auto whole = Ask(kChatPath, kHello + "}");
   EXPECT_EQ(whole->status, 200);
   EXPECT_THAT(whole->Header("X-Baton-Ignored-Fields"), HasSubstr("X-Baton-Resumable"));
+}
+
+// Python's clients hold on to the last id, and take an empty line after it for an event.
+TEST_F(ResumableApiTest, NoEmptyLineFollowsAPing) {
+  AnswerWith("Hi");
+  for (const Asked& asked : EverySurface()) {
+    const bool is_event = std::string(asked.path) == "/v1/messages";
+    EXPECT_EQ(Ask(asked.path, asked.body)->filler,
+              is_event ? "event: ping\ndata: {\"type\":\"ping\"}\n\n" : ": ping\n")
+        << asked.path;
+  }
 }
 
 TEST_F(ResumableApiTest, BadHeadersAreNamed) {

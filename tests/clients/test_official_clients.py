@@ -127,6 +127,8 @@ def test_openai_responses_whole_typed_and_streamed(client):
     with client.responses.stream(**ask) as stream:
         text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
     assert text == whole.output_text
+    counted = client.responses.input_tokens.count(model="default", input=ask["input"])
+    assert counted.input_tokens == whole.usage.input_tokens
     assert isinstance(client.responses.parse(**ask, text_format=Sky).output_parsed, Sky)
     tools = [dict(type="function", name="clock", parameters=SCHEMA, strict=True)]
     fields = dict(tools=tools, tool_choice="required", parallel_tool_calls=False)

@@ -14,7 +14,7 @@ JSON = "application/json"
 OLLAMA = ("/api/chat", "/api/generate")
 GENERATES = (
     *("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", *OLLAMA),
-    *("/v1/embeddings", "/api/embed"),
+    *("/v1/embeddings", "/api/embed", "/api/embeddings"),
 )
 CHATS = ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat")
 LONG = "word " * 2000
@@ -25,8 +25,10 @@ REQUIRED = {
     "/v1/messages": "max_tokens",
     "/v1/messages/count_tokens": "messages",
     "/v1/responses": "input",
+    "/v1/responses/input_tokens": "input",
     "/v1/embeddings": "input",
     "/api/embed": "input",
+    "/api/embeddings": "prompt",
     "/tokenize": "content",
     "/detokenize": "tokens",
     "/apply-template": "messages",
@@ -36,11 +38,12 @@ UNSUPPORTED = {
     **dict.fromkeys(("/v1/chat/completions", "/apply-template"), {"messages": IMAGE}),
     "/v1/completions": {"suffix": "x"},
     "/v1/messages": {"mcp_servers": [{"name": "x"}]},
-    "/v1/responses": {"previous_response_id": "resp_1"},
+    **dict.fromkeys(
+        ("/v1/responses", "/v1/responses/input_tokens"), {"previous_response_id": "resp_1"}
+    ),
     "/api/generate": {"images": ["AAAA"]},
     "/api/chat": {"options": {"logit_bias": {"1": 1}}},
-    "/v1/embeddings": {"pooling": "cls"},
-    "/api/embed": {"pooling": "cls"},
+    **dict.fromkeys(("/v1/embeddings", "/api/embed", "/api/embeddings"), {"pooling": "cls"}),
 }
 CONFLICT = {
     "/v1/chat/completions": {"top_logprobs": 2},
@@ -56,7 +59,7 @@ CONFLICT = {
 TOO_LONG = {
     **{path: {"messages": [{"role": "user", "content": LONG}]} for path in CHATS},
     "/v1/responses": {"input": LONG},
-    **dict.fromkeys(("/v1/completions", "/api/generate"), {"prompt": LONG}),
+    **dict.fromkeys(("/v1/completions", "/api/generate", "/api/embeddings"), {"prompt": LONG}),
     **dict.fromkeys(("/v1/embeddings", "/api/embed"), {"input": LONG}),
 }
 # A grammar that ends where no token can go on.
@@ -118,7 +121,7 @@ def of_bodies(path):
     if path in GENERATES:
         yield "invalid_value", 400, Ask(path, changed(path, timeout_ms=0))
         # A cached prompt and a token take no longer than a millisecond on a fast machine.
-        late = STREAMS.get(path, {"input": f"The path {path} is long. " * 40})
+        late = STREAMS.get(path, {REQUIRED.get(path): f"The path {path} is long. " * 40})
         yield "deadline_exceeded", 504, Ask(path, changed(path, **late, timeout_ms=1))
     if path in ("/v1/chat/completions", "/v1/completions", "/v1/messages"):
         yield "grammar_failed", 400, Ask(path, changed(path, **DEAD_END, max_tokens=9))

@@ -14,6 +14,7 @@ GOOD = {
     **guard_cases.GOOD,
     "/v1/embeddings": {"input": "Hi"},
     "/api/embed": {"input": "Hi"},
+    "/api/embeddings": {"prompt": "Hi"},
     "/api/show": {},
 }
 # Values of one field as they stand in a body.
@@ -74,11 +75,10 @@ MEMBERS = {
         ("/v1/chat/completions", "/v1/completions"),
         {"stream_options.include_usage": FLAG, "stream_options.continuous_usage_stats": FLAG},
     ),
-    "/v1/responses": {
-        "text.format": {"type": "object"},
-        "reasoning.effort": TEXT,
-        "reasoning.summary": TEXT,
-    },
+    **dict.fromkeys(
+        ("/v1/responses", "/v1/responses/input_tokens"),
+        {"text.format": {"type": "object"}, "reasoning.effort": TEXT, "reasoning.summary": TEXT},
+    ),
     **dict.fromkeys(("/api/chat", "/api/generate"), OPTIONS),
 }
 # Values that a field takes although its description has another type (src/api/API.md).

@@ -11,6 +11,7 @@ GOOD = {
     "/v1/messages": {**MODEL, "messages": ASK, "max_tokens": 1},
     "/v1/messages/count_tokens": {**MODEL, "messages": ASK},
     "/v1/responses": {"input": "Hi", "max_output_tokens": 1},
+    "/v1/responses/input_tokens": {"input": "Hi"},
     "/api/chat": {"messages": ASK, "stream": False, "options": {"num_predict": 1}},
     "/api/generate": {"prompt": "Hi", "stream": False, "options": {"num_predict": 1}},
     "/tokenize": {"content": "Hi"},

@@ -43,6 +43,7 @@ POSTS = {
     **guard_cases.GOOD,
     "/v1/embeddings": {"input": "Hi"},
     "/api/embed": {"input": "Hi"},
+    "/api/embeddings": {"prompt": "Hi"},
     "/api/show": {"model": "default"},
 }
 GETS = (

@@ -111,6 +111,8 @@ def test_ollamas_client(server):
     expected = vectors(embed(server, input=TEXTS[:2]))
     assert [list(row) for row in answer.embeddings] == expected
     assert answer.prompt_eval_count > 0
+    older = client.embeddings(model="smollm2:135m", prompt=TEXTS[0])
+    assert list(older.embedding) == expected[0]
 
 
 @pytest.mark.parametrize(

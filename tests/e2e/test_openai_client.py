@@ -188,6 +188,12 @@ def test_responses_equal_the_chat_whole_and_streamed(client):
     by_name, as_it_is = (client.responses.create(input=i, **short) for i in (named, turns))
     assert by_name.output_text == as_it_is.output_text
     assert by_name.usage.input_tokens == as_it_is.usage.input_tokens
+    ask = {"model": "default", "input": named}
+    counted = client.post("/responses/input_tokens", cast_to=object, body=ask)
+    assert counted == {
+        "object": "response.input_tokens",
+        "input_tokens": by_name.usage.input_tokens,
+    }
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(whole.id)
     with pytest.raises(openai.BadRequestError, match="previous_response_id"):

@@ -168,6 +168,7 @@ def test_vectors_are_as_described(server, described):
         ("/v1/embeddings", {"input": ["Hi", "Ho"]}),
         ("/v1/embeddings", {"input": "Hi", "encoding_format": "base64"}),
         ("/api/embed", {"input": "Hi"}),
+        ("/api/embeddings", {"prompt": "Hi"}),
     ):
         check(described, "post", path, *ask(server, "post", path, fields))
     check(described, "post", "/api/show", *ask(server, "post", "/api/show", {}))

@@ -100,6 +100,21 @@ def test_the_openai_client_reads_the_thoughts(thinker):
     assert "".join(d.content or "" for d in deltas) == CONTENT
 
 
+def test_responses_have_the_thoughts_as_the_summary_that_was_asked_for(thinker):
+    client = openai.OpenAI(base_url=thinker.http + "/v1", api_key="none", max_retries=0)
+    ask = {"model": "default", "input": "think", "temperature": 0}
+    plain = client.responses.create(**ask).output[0]
+    assert plain.summary == [] and [part.text for part in plain.content] == [THOUGHTS]
+    ask["reasoning"] = {"summary": "auto"}
+    whole = client.responses.create(**ask)
+    assert [part.text for part in whole.output[0].summary] == [THOUGHTS]
+    assert whole.output_text == CONTENT and whole.reasoning.summary == "auto"
+    events = list(client.responses.create(**ask, stream=True))
+    deltas = [e.delta for e in events if e.type == "response.reasoning_summary_text.delta"]
+    assert "".join(deltas) == THOUGHTS
+    assert events[-1].response.output[0].summary == whole.output[0].summary
+
+
 def test_an_answer_may_end_within_its_thoughts(thinker):
     cut = ask(thinker, max_tokens=4)["choices"][0]
     assert cut["message"]["reasoning_content"] == "Let me"

@@ -11,6 +11,8 @@ import subprocess
 import threading
 import time
 
+import anthropic._streaming as anthropic_streaming
+import openai._streaming as openai_streaming
 import pytest
 
 from baton_server import PATIENCE_S, Server, free_port, generated_stubs, metric, wait_until
@@ -30,11 +32,11 @@ def request_bytes(path, body, *fields):
 class Stream:
     """A stream on a raw socket; `reads` are (time, bytes) as they came, without chunk framing."""
 
-    def __init__(self, server, path, body, port=None):
+    def __init__(self, server, path, body, port=None, fields=()):
         host, own_port = server.router["http"].split(":")
         self.socket = socket.create_connection((host, port or int(own_port)), PATIENCE_S)
         self.begin = time.monotonic()
-        self.socket.sendall(request_bytes(path, {**body, "stream": True}))
+        self.socket.sendall(request_bytes(path, {**body, "stream": True}, *fields))
         self.raw = b""
         self.reads = []
         self.ended = threading.Event()
@@ -122,27 +124,39 @@ def test_headers_and_pings_come_long_before_the_first_token(pinging):
         assert usage["completion_tokens"] == 2, "pings are no tokens"
 
 
-def test_pings_come_between_tokens_while_a_worker_stands_still(pinging):
-    stream = Stream(
-        pinging,
-        "/v1/completions",
-        {"prompt": "Once upon a time", "max_tokens": 300, "ignore_eos": True, **COUNTS},
-    )
+def stream_with_a_pause(server, *fields, ping=PING):
+    """A stream that was silent for two pings amid its tokens."""
+    body = {"prompt": "Once upon a time", "max_tokens": 300, "ignore_eos": True, **COUNTS}
+    stream = Stream(server, "/v1/completions", body, fields=fields)
     decode = wait_until(
-        lambda: stop_amid(pinging, lambda row: 1 <= row["num_tokens"] < 200), 60, "tokens flow"
+        lambda: stop_amid(server, lambda row: 1 <= row["num_tokens"] < 200), 60, "tokens flow"
     )
     try:
         time.sleep(0.5)
         size = len(stream.raw)
-        wait_until(lambda: stream.raw[size:].count(PING) >= 2, 10, "two pings")
+        wait_until(lambda: stream.raw[size:].count(ping) >= 2, 10, "two pings")
     finally:
         os.kill(decode["pid"], signal.SIGCONT)
     assert stream.ended.wait(600)
+    return stream
+
+
+def test_pings_come_between_tokens_while_a_worker_stands_still(pinging):
+    stream = stream_with_a_pause(pinging)
     events = stream.events()
     assert events[-1] == "[DONE]"
     text = [json.loads(e) for e in events[:-1]]
     assert sum(bool(e["choices"]) and e["choices"][0]["finish_reason"] is None for e in text) == 300
     assert stream.num_tokens() == 300, "pings are no tokens"
+
+
+@pytest.mark.parametrize("decoder", [openai_streaming.SSEDecoder, anthropic_streaming.SSEDecoder])
+def test_python_clients_read_the_pings_of_a_stream_with_ids(pinging, decoder):
+    """An id before an empty line is an event to them, and they cannot read one without data."""
+    stream = stream_with_a_pause(pinging, "X-Baton-Resumable: 1", ping=b": ping\n")
+    events = list(decoder().iter_bytes(iter([stream.body()])))
+    assert events[-1].data == "[DONE]" and events[0].id
+    assert all(json.loads(event.data) for event in events[:-1])
 
 
 def test_a_client_that_leaves_while_it_waits_is_noticed(pinging):

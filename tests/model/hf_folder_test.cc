@@ -291,6 +291,24 @@ TEST(HfFolderTest, RefusesFilesThatAreMissingOrNotJson) {
   }
 }
 
+// transformers saves one file beside the index of the shards that were there before.
+TEST(HfFolderTest, AnIndexThatDoesNotNameTheOneFileIsNotRead) {
+  const std::string index = "model.safetensors.index.json";
+  const std::string single = "model.safetensors";
+  const auto names = [](const std::string& file) {
+    return R"({"weight_map":{"model.norm.weight":")" + file + "\"}}";
+  };
+  const Folder folder("qwen2");
+  for (const std::string& text : {names("model-00001-of-00002.safetensors"), std::string("[]")}) {
+    WriteText(folder.File(index), text);
+    EXPECT_TRUE(folder.Open().ok()) << text << folder.Open();
+  }
+  WriteText(folder.File(index), names(single));
+  EXPECT_EQ(FolderErrorOf(folder.Open()), E::kBadIndex) << "it names the file, but few tensors";
+  fs::remove(folder.File(single));
+  EXPECT_EQ(FolderErrorOf(folder.Open()), E::kMissingShard);
+}
+
 // The bytes of a safetensors file with this header and so much data.
 std::vector<std::byte> Safetensors(std::string_view header, size_t data_bytes) {
   std::vector<std::byte> out(8 + header.size() + data_bytes);
