@@ -190,6 +190,8 @@ void PrefixIndex::OnEvicted(BlockHandle block, const EvictionKey& key) {
 }
 
 void PrefixIndex::Drop(BlockHandle block) {
+  // A place of a table whose block was never here has generation 0, as a node without a block has.
+  if (block.generation == 0) return;
   if (nodes_[block.index.value()].generation != block.generation) return;
   Forget(block.index.value());
   pool_->StopKeeping(block);

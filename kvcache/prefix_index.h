@@ -112,7 +112,8 @@ class PrefixIndex final : public CacheKeeper {
   // Keeps a block that its caller holds. False when the prefix is here already, in another block,
   // the block is kept under another name, or the block before it is not here.
   bool Insert(const PrefixEntry& entry);
-  // Takes the caller's block out of the index, if it is in it, and all that goes on from it.
+  // Takes the caller's block out of the index, and all that goes on from it. Nothing when the block
+  // is not in it, or the handle names no block (generation 0).
   void Drop(BlockHandle block);
 
   // Whether the state after the prompt's first `num_blocks` (>= 1) blocks is here.

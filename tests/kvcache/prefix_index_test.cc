@@ -227,6 +227,22 @@ TEST(PrefixIndexTest, AReleasedFrontGoesFromItsEnd) {
   cache.Stop(&*third);
 }
 
+TEST(PrefixIndexTest, DroppingWhatIsNotHereChangesNothing) {
+  Cache cache(8);
+  auto run = cache.Start({1, 2, 3, 4});
+  ASSERT_TRUE(run.has_value());
+  for (uint32_t i = 0; i < cache.pool().num_blocks(); ++i) {
+    cache.index().Drop({BlockIndex(i), 0});  // no block
+    cache.index().Drop({BlockIndex(i), 7});  // of another life
+  }
+  EXPECT_EQ(cache.Match({1, 2, 3, 4}), 2u);
+  cache.Audit();
+  cache.index().Drop(run->blocks[0]);
+  EXPECT_EQ(cache.Match({1, 2, 3, 4}), 0u) << "the second block goes on from the first one";
+  cache.Stop(&*run);
+  EXPECT_EQ(cache.pool().num_free(), 8u);
+}
+
 TEST(PrefixIndexTest, ABlockIsNotKeptWithoutTheOneBeforeIt) {
   BlockPool pool(4);
   PrefixIndex index(&pool, kBlockSize);
