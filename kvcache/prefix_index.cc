@@ -99,9 +99,11 @@ bool PrefixIndex::Insert(const PrefixEntry& entry) {
               entry.tokens.size(), block_size_);
   const uint32_t block = entry.block.index.value();
   Node& node = nodes_[block];
-  if (node.generation == entry.block.generation || by_link_.contains(entry.link)) return false;
+  if (node.generation == entry.block.generation) return false;
   BATON_CHECK(node.generation == 0, "block {} of generation {} is in the index as {}", block,
               entry.block.generation, node.generation);
+  const auto same = by_link_.find(entry.link);
+  if (same != by_link_.end()) return TakePlace(same->second, entry);
   const auto parent = entry.ordinal > 0 ? by_link_.find(entry.parent) : by_link_.end();
   const bool has_parent =
       entry.ordinal == 0 ||
@@ -116,6 +118,33 @@ bool PrefixIndex::Insert(const PrefixEntry& entry) {
   pool_->KeepCached(entry.block,
                     {.value = inflation_ + CostOf(entry.ordinal), .last_use = ++clock_});
   ++stats_.num_inserted;
+  return true;
+}
+
+bool PrefixIndex::TakePlace(uint32_t from, const PrefixEntry& entry) {
+  const BlockHandle idle = HandleOf(from);
+  const std::span<const TokenId> own = TokensOf(from);
+  const bool is_same = nodes_[from].ordinal == entry.ordinal &&
+                       std::equal(own.begin(), own.end(), entry.tokens.begin());
+  if (!is_same || pool_->StateOf(idle) != BlockState::kCached) return false;
+  const uint32_t to = entry.block.index.value();
+  const EvictionKey key = pool_->EvictionKeyOf(idle);
+  Node& node = nodes_[to];
+  node = std::exchange(nodes_[from], {});
+  node.generation = entry.block.generation;
+  std::copy(own.begin(), own.end(),
+            tokens_.begin() + static_cast<std::ptrdiff_t>(size_t{to} * block_size_));
+  by_link_[node.link] = to;
+  if (node.prev_sibling != kNone) {
+    nodes_[node.prev_sibling].next_sibling = to;
+  } else if (node.parent != kNone) {
+    nodes_[node.parent].first_child = to;
+  }
+  if (node.next_sibling != kNone) nodes_[node.next_sibling].prev_sibling = to;
+  for (uint32_t i = node.first_child; i != kNone; i = nodes_[i].next_sibling) nodes_[i].parent = to;
+  if (node.checkpoint != kNone) checkpoint_nodes_[node.checkpoint] = to;
+  pool_->StopKeeping(idle);
+  pool_->KeepCached(entry.block, key);
   return true;
 }
 

@@ -109,9 +109,12 @@ class PrefixIndex final : public CacheKeeper {
                    const RequestUid& owner, std::vector<BlockHandle>* out);
   // Counts a query of a prompt that was admitted.
   void CountQuery(uint32_t num_tokens, uint32_t num_hit_tokens);
-  // Keeps a block that its caller holds. False when the prefix is here already, in another block,
-  // the block is kept under another name, or the block before it is not here.
+  // Keeps a block that its caller holds. Where the prefix is here in a block that nobody holds, the
+  // caller's takes its place, and what goes on from it stays. False when another holds that block,
+  // the caller's is kept under another name, or the block before it is not here.
   bool Insert(const PrefixEntry& entry);
+  // Whether a block is kept under this link.
+  bool Contains(const ChainLink& link) const { return by_link_.contains(link); }
   // Takes the caller's block out of the index, and all that goes on from it. Nothing when the block
   // is not in it, or the handle names no block (generation 0).
   void Drop(BlockHandle block);
@@ -170,6 +173,8 @@ class PrefixIndex final : public CacheKeeper {
   BlockHandle HandleOf(uint32_t block) const {
     return {BlockIndex(block), nodes_[block].generation};
   }
+  // Insert, where the prefix is in block `from`.
+  bool TakePlace(uint32_t from, const PrefixEntry& entry);
   void SetKey(uint32_t block, double value, uint64_t last_use);
   // Takes out the block and all that goes on from it, which the pool then keeps no more. The
   // caller settles that of the block itself. Returns how many blocks of KV left.

@@ -58,11 +58,6 @@ BatchLimitConfig BatchLimitOf(const SchedulerConfig& config) {
   return limit;
 }
 
-void ReleaseBlocks(Sequence* sequence, BlockPool* pool) {
-  sequence->state_table.Release(pool);
-  sequence->table.Release(pool);
-}
-
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex* index,
@@ -105,7 +100,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex
 }
 
 Scheduler::~Scheduler() {
-  for (auto& [id, sequence] : sequences_) ReleaseBlocks(sequence.get(), pool_);
+  for (auto& [id, sequence] : sequences_) ReleaseBlocks(sequence.get());
 }
 
 // ---- Sequences come and go.
@@ -255,7 +250,7 @@ void Scheduler::Unlist(Sequence* sequence) {
 void Scheduler::Erase(Sequence* sequence) {
   MarkAwaiting(sequence, false);
   Unlist(sequence);
-  ReleaseBlocks(sequence, pool_);
+  ReleaseBlocks(sequence);
   sequences_.erase(sequence->id());
 }
 
@@ -404,7 +399,7 @@ Sequence* Scheduler::YoungestHolder() const {
 void Scheduler::Preempt(Sequence* sequence) {
   BATON_CHECK(!sequence->planned, "sequence {} is in the plan already", sequence->id());
   Unlist(sequence);
-  ReleaseBlocks(sequence, pool_);
+  ReleaseBlocks(sequence);
   sequence->num_computed = 0;
   sequence->num_hit_tokens = 0;
   sequence->num_kept_blocks = 0;

@@ -197,8 +197,12 @@ class Scheduler {
   // Releases the blocks that no later row of the sequence sees (NumBlocksToRelease). The index
   // keeps what it has of them, for other sequences.
   void ReleaseUnseen(Sequence* sequence);
-  // Tells the index of the blocks that have become full.
+  // Offers the blocks that have become full to the index. Offer looks whether earlier ones have
+  // left it meanwhile, and offers those again.
   void KeepFullBlocks(Sequence* sequence);
+  void Offer(Sequence* sequence);
+  // Offers them a last time.
+  void ReleaseBlocks(Sequence* sequence);
   // The sequence's states are for the index.
   bool KeepsStates(const Sequence& sequence) const {
     return index_ != nullptr && config_.state_blocks > 0 && sequence.spec.is_cacheable;
@@ -211,7 +215,8 @@ class Scheduler {
   void PlanCheckpoints();
   // Tells the index of the state that the item's step left.
   void KeepState(const BatchItem& item, Sequence* sequence);
-  // The index keeps none of the blocks that the sequence computed since its last good one.
+  // The index keeps none of the blocks that the sequence computed since its last good one, and none
+  // that it computes from now on.
   void ForgetKept(Sequence* sequence);
   static void AppendTokens(Sequence* sequence, std::span<const TokenId> tokens);
   // Tokens of the prompt that still fit in this step, 0 = none.

@@ -52,11 +52,19 @@ void Scheduler::TakeHits(Sequence* sequence) {
 }
 
 void Scheduler::KeepFullBlocks(Sequence* sequence) {
+  if (sequence->num_kept_blocks < sequence->num_computed / config_.block_size) Offer(sequence);
+}
+
+void Scheduler::Offer(Sequence* sequence) {
   if (index_ == nullptr || !sequence->spec.is_cacheable) return;
   const uint32_t block_size = config_.block_size;
   const std::span<const ChainLink> links = sequence->chain.full_links();
   const std::span<const TokenId> tokens = sequence->spec.tokens;
-  for (uint32_t& i = sequence->num_kept_blocks; i < sequence->num_computed / block_size; ++i) {
+  uint32_t& i = sequence->num_kept_blocks;
+  // An equal prompt may have filled the first blocks before. Once nobody holds those they are given
+  // up, and what goes on from them leaves the index too. Then the sequence offers its own.
+  if (i > 0 && !index_->Contains(links[i - 1])) i = sequence->table.num_released();
+  for (; i < sequence->num_computed / block_size; ++i) {
     index_->Insert({.link = links[i],
                     .parent = i > 0 ? links[i - 1] : ChainLink{},
                     .ordinal = i,
@@ -142,6 +150,13 @@ void Scheduler::ForgetKept(Sequence* sequence) {
   for (uint32_t i = sequence->num_good_blocks; i < sequence->num_kept_blocks; ++i) {
     index_->Drop(sequence->table.handles()[i]);
   }
+  sequence->spec.is_cacheable = false;
+}
+
+void Scheduler::ReleaseBlocks(Sequence* sequence) {
+  Offer(sequence);
+  sequence->state_table.Release(pool_);
+  sequence->table.Release(pool_);
 }
 
 void Scheduler::ForgetComputed(SequenceId id) {
