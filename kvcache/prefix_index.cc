@@ -74,6 +74,25 @@ uint32_t PrefixIndex::MatchWhole(const PrefixQuery& query, uint32_t max_blocks) 
   return num_whole;
 }
 
+uint32_t PrefixIndex::CountIdle(const PrefixQuery& query, uint32_t first, uint32_t end) const {
+  const auto is_idle = [this](BlockHandle block) {
+    return pool_->StateOf(block) == BlockState::kCached;
+  };
+  uint32_t num_idle = 0;
+  uint32_t checkpoint = kNone;
+  for (uint32_t i = first; i < end; ++i) {
+    const std::optional<uint32_t> block = Find(query, i);
+    BATON_CHECK(block.has_value(), "block {} of [{}, {}) is not here", i, first, end);
+    num_idle += is_idle(HandleOf(*block)) ? 1 : 0;
+    checkpoint = nodes_[*block].checkpoint;
+  }
+  if (checkpoint == kNone) return num_idle;
+  const std::span<const BlockHandle> state(state_handles_);
+  const auto blocks =
+      state.subspan(size_t{checkpoint} * states_.state_blocks, states_.state_blocks);
+  return num_idle + static_cast<uint32_t>(std::ranges::count_if(blocks, is_idle));
+}
+
 uint32_t PrefixIndex::Acquire(const PrefixQuery& query, uint32_t max_blocks, BlockState phase,
                               const RequestUid& owner, std::vector<BlockHandle>* out) {
   const uint32_t limit = NumToFind(query, max_blocks);
@@ -86,6 +105,7 @@ uint32_t PrefixIndex::Acquire(const PrefixQuery& query, uint32_t max_blocks, Blo
     SetKey(*block, inflation_ + CostOf(num_blocks), ++clock_);
     out->push_back(handle);
   }
+  stats_.num_acquired += num_blocks;
   return num_blocks;
 }
 
@@ -145,6 +165,7 @@ bool PrefixIndex::TakePlace(uint32_t from, const PrefixEntry& entry) {
   if (node.checkpoint != kNone) checkpoint_nodes_[node.checkpoint] = to;
   pool_->StopKeeping(idle);
   pool_->KeepCached(entry.block, key);
+  ++stats_.num_moved;
   return true;
 }
 

@@ -74,11 +74,16 @@ struct PrefixEntry {
 struct PrefixStats {
   uint64_t queried_tokens = 0;
   uint64_t hit_tokens = 0;
+  uint64_t num_acquired = 0;  // blocks that prompts took
+  uint64_t num_moved = 0;     // from a block that nobody held to an equal one
   uint64_t num_inserted = 0;
   uint64_t num_evicted = 0;
   uint64_t checkpoints_kept = 0;
   uint64_t checkpoints_dropped = 0;
   uint64_t checkpoints_skipped = 0;  // AllocateState found no room for them
+
+  // Rises where a prompt may need fewer idle blocks than before, beside those that are inserted.
+  uint64_t num_changes() const { return num_acquired + num_moved + checkpoints_kept; }
 };
 
 // The fixed states of sequences, and the blocks that checkpoints of them may have.
@@ -103,6 +108,9 @@ class PrefixIndex final : public CacheKeeper {
   // The most blocks after which a sequence can go on: those of Match or, where sequences have a
   // state, the longest part of them that ends at a checkpoint. Changes nothing.
   uint32_t MatchWhole(const PrefixQuery& query, uint32_t max_blocks) const;
+  // Blocks that nobody holds: of the prompt's blocks [first, end), which are here, and of the state
+  // after them. Changes nothing.
+  uint32_t CountIdle(const PrefixQuery& query, uint32_t first, uint32_t end) const;
   // Appends the handles of the blocks that Match counts to `out`, each with one request reference
   // for `owner` in `phase` (BlockPool::AcquireCached). Returns the number of blocks.
   uint32_t Acquire(const PrefixQuery& query, uint32_t max_blocks, BlockState phase,

@@ -98,5 +98,70 @@ TEST(SharedPrefixTest, ASequenceThatIsRemovedLeavesItsBlocksToOthers) {
   ASSERT_TRUE(worker.scheduler().Remove(SequenceId(3)));
 }
 
+// A prompt that waits finds blocks which nobody has used for longer than those of another. Looking
+// for them again and again is no use.
+TEST(SharedPrefixTest, APromptThatWaitsKeepsNothingFromBeingGivenUp) {
+  ToyWorker worker(Config(), 20, /*prefix_cache=*/true);
+  const std::vector<TokenId> older = Chatty(17);
+  std::vector<TokenId> newer(17, 5);
+  newer[0] = kToyChatty;
+  ASSERT_EQ(HitsOf(worker, 1, older), 0u);
+  ASSERT_EQ(HitsOf(worker, 2, newer), 0u);
+  const std::vector<BlockHandle> held = Hold(worker, 10);
+  std::vector<TokenId> longer = older;
+  longer.resize(45, 3);
+  Add(worker, 3, longer, 1);  // eight blocks beside its hits, and six are left
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(worker.Step().empty());
+    EXPECT_EQ(worker.pool().Counts().of(BlockState::kCached), 8u);
+    EXPECT_EQ(worker.pool().num_available(), 10u) << "it holds nothing while it waits";
+  }
+  Drop(worker, Hold(worker, 3));  // two free ones, and one that is given up
+  EXPECT_EQ(worker.prefix_stats()->num_evicted, 1u);
+  ASSERT_TRUE(worker.scheduler().Remove(SequenceId(3)));
+  Drop(worker, held);
+  EXPECT_EQ(HitsOf(worker, 4, newer), 16u);
+  EXPECT_EQ(HitsOf(worker, 5, older), 12u);
+}
+
+TEST(SharedPrefixTest, APromptThatWaitsStartsOnceAnEqualOneHasComputedWhatItLacks) {
+  SchedulerConfig config = Config();
+  config.max_chunk = 8;
+  ToyWorker worker(config, 16, /*prefix_cache=*/true);
+  const std::vector<TokenId> prompt = Chatty(41);
+  Add(worker, 1, prompt, 1);
+  ASSERT_EQ(worker.Step().started.size(), 1u);
+  Add(worker, 2, prompt, 1);  // eleven blocks, and five are left
+  int num_steps = 0;
+  while (worker.Step().started.empty()) ASSERT_LT(++num_steps, 10);
+  const Sequence* const first = worker.scheduler().Find(SequenceId(1));
+  ASSERT_NE(first, nullptr) << "it had to wait for the first one's end";
+  EXPECT_EQ(first->state, SequenceState::kPrefilling);
+  EXPECT_EQ(worker.num_hit_tokens, 24u) << "six blocks of the first one";
+  RunToEnd(worker);
+  for (const uint64_t uid : {1, 2}) ExpectOutputs(worker, uid, prompt, Limits(1));
+}
+
+TEST(SharedPrefixTest, APromptThatWaitsStartsOnceThereIsRoom) {
+  for (const bool prefix_cache : {false, true}) {
+    ToyWorker worker(Config(), 16, prefix_cache);
+    std::vector<BlockHandle> held = Hold(worker, 12);
+    Add(worker, 1, Chatty(25), 1);  // seven blocks
+    for (const size_t num_left : {size_t{12}, size_t{11}, size_t{10}}) {
+      held.resize(num_left);
+      EXPECT_TRUE(worker.Step().empty());
+      EXPECT_TRUE(worker.Step().empty());
+      Drop(worker, {held.back()});
+    }
+    held.pop_back();
+    const BatchPlan plan = worker.Step();
+    EXPECT_EQ(plan.started.size(), 1u);
+    Drop(worker, held);
+    RunToEnd(worker);
+    ExpectOutputs(worker, 1, Chatty(25), Limits(1));
+    EXPECT_EQ(worker.pool().num_available(), 16u);
+  }
+}
+
 }  // namespace
 }  // namespace baton::scheduler
