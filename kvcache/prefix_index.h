@@ -115,7 +115,8 @@ class PrefixIndex final : public CacheKeeper {
   // for `owner` in `phase` (BlockPool::AcquireCached). Returns the number of blocks.
   uint32_t Acquire(const PrefixQuery& query, uint32_t max_blocks, BlockState phase,
                    const RequestUid& owner, std::vector<BlockHandle>* out);
-  // Counts a query of a prompt that was admitted.
+  // Counts a query of a prompt that was admitted: tokens whose KV it needs, and those of them whose
+  // KV is here and is neither computed nor received.
   void CountQuery(uint32_t num_tokens, uint32_t num_hit_tokens);
   // Keeps a block that its caller holds. Where the prefix is here in a block that nobody holds, the
   // caller's takes its place, and what goes on from it stays. False when another holds that block,
