@@ -74,6 +74,25 @@ uint32_t PrefixIndex::MatchWhole(const PrefixQuery& query, uint32_t max_blocks) 
   return num_whole;
 }
 
+uint32_t PrefixIndex::CountIdle(const PrefixQuery& query, uint32_t first, uint32_t end) const {
+  const auto is_idle = [this](BlockHandle block) {
+    return pool_->StateOf(block) == BlockState::kCached;
+  };
+  uint32_t num_idle = 0;
+  uint32_t checkpoint = kNone;
+  for (uint32_t i = first; i < end; ++i) {
+    const std::optional<uint32_t> block = Find(query, i);
+    BATON_CHECK(block.has_value(), "block {} of [{}, {}) is not here", i, first, end);
+    num_idle += is_idle(HandleOf(*block)) ? 1 : 0;
+    checkpoint = nodes_[*block].checkpoint;
+  }
+  if (checkpoint == kNone) return num_idle;
+  const std::span<const BlockHandle> state(state_handles_);
+  const auto blocks =
+      state.subspan(size_t{checkpoint} * states_.state_blocks, states_.state_blocks);
+  return num_idle + static_cast<uint32_t>(std::ranges::count_if(blocks, is_idle));
+}
+
 uint32_t PrefixIndex::Acquire(const PrefixQuery& query, uint32_t max_blocks, BlockState phase,
                               const RequestUid& owner, std::vector<BlockHandle>* out) {
   const uint32_t limit = NumToFind(query, max_blocks);
@@ -86,6 +105,7 @@ uint32_t PrefixIndex::Acquire(const PrefixQuery& query, uint32_t max_blocks, Blo
     SetKey(*block, inflation_ + CostOf(num_blocks), ++clock_);
     out->push_back(handle);
   }
+  stats_.num_acquired += num_blocks;
   return num_blocks;
 }
 
@@ -99,9 +119,11 @@ bool PrefixIndex::Insert(const PrefixEntry& entry) {
               entry.tokens.size(), block_size_);
   const uint32_t block = entry.block.index.value();
   Node& node = nodes_[block];
-  if (node.generation == entry.block.generation || by_link_.contains(entry.link)) return false;
+  if (node.generation == entry.block.generation) return false;
   BATON_CHECK(node.generation == 0, "block {} of generation {} is in the index as {}", block,
               entry.block.generation, node.generation);
+  const auto same = by_link_.find(entry.link);
+  if (same != by_link_.end()) return TakePlace(same->second, entry);
   const auto parent = entry.ordinal > 0 ? by_link_.find(entry.parent) : by_link_.end();
   const bool has_parent =
       entry.ordinal == 0 ||
@@ -116,6 +138,34 @@ bool PrefixIndex::Insert(const PrefixEntry& entry) {
   pool_->KeepCached(entry.block,
                     {.value = inflation_ + CostOf(entry.ordinal), .last_use = ++clock_});
   ++stats_.num_inserted;
+  return true;
+}
+
+bool PrefixIndex::TakePlace(uint32_t from, const PrefixEntry& entry) {
+  const BlockHandle idle = HandleOf(from);
+  const std::span<const TokenId> own = TokensOf(from);
+  const bool is_same = nodes_[from].ordinal == entry.ordinal &&
+                       std::equal(own.begin(), own.end(), entry.tokens.begin());
+  if (!is_same || pool_->StateOf(idle) != BlockState::kCached) return false;
+  const uint32_t to = entry.block.index.value();
+  const EvictionKey key = pool_->EvictionKeyOf(idle);
+  Node& node = nodes_[to];
+  node = std::exchange(nodes_[from], {});
+  node.generation = entry.block.generation;
+  std::copy(own.begin(), own.end(),
+            tokens_.begin() + static_cast<std::ptrdiff_t>(size_t{to} * block_size_));
+  by_link_[node.link] = to;
+  if (node.prev_sibling != kNone) {
+    nodes_[node.prev_sibling].next_sibling = to;
+  } else if (node.parent != kNone) {
+    nodes_[node.parent].first_child = to;
+  }
+  if (node.next_sibling != kNone) nodes_[node.next_sibling].prev_sibling = to;
+  for (uint32_t i = node.first_child; i != kNone; i = nodes_[i].next_sibling) nodes_[i].parent = to;
+  if (node.checkpoint != kNone) checkpoint_nodes_[node.checkpoint] = to;
+  pool_->StopKeeping(idle);
+  pool_->KeepCached(entry.block, key);
+  ++stats_.num_moved;
   return true;
 }
 
@@ -190,6 +240,8 @@ void PrefixIndex::OnEvicted(BlockHandle block, const EvictionKey& key) {
 }
 
 void PrefixIndex::Drop(BlockHandle block) {
+  // A place of a table whose block was never here has generation 0, as a node without a block has.
+  if (block.generation == 0) return;
   if (nodes_[block.index.value()].generation != block.generation) return;
   Forget(block.index.value());
   pool_->StopKeeping(block);

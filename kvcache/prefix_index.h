@@ -74,11 +74,16 @@ struct PrefixEntry {
 struct PrefixStats {
   uint64_t queried_tokens = 0;
   uint64_t hit_tokens = 0;
+  uint64_t num_acquired = 0;  // blocks that prompts took
+  uint64_t num_moved = 0;     // from a block that nobody held to an equal one
   uint64_t num_inserted = 0;
   uint64_t num_evicted = 0;
   uint64_t checkpoints_kept = 0;
   uint64_t checkpoints_dropped = 0;
   uint64_t checkpoints_skipped = 0;  // AllocateState found no room for them
+
+  // Rises where a prompt may need fewer idle blocks than before, beside those that are inserted.
+  uint64_t num_changes() const { return num_acquired + num_moved + checkpoints_kept; }
 };
 
 // The fixed states of sequences, and the blocks that checkpoints of them may have.
@@ -103,16 +108,24 @@ class PrefixIndex final : public CacheKeeper {
   // The most blocks after which a sequence can go on: those of Match or, where sequences have a
   // state, the longest part of them that ends at a checkpoint. Changes nothing.
   uint32_t MatchWhole(const PrefixQuery& query, uint32_t max_blocks) const;
+  // Blocks that nobody holds: of the prompt's blocks [first, end), which are here, and of the state
+  // after them. Changes nothing.
+  uint32_t CountIdle(const PrefixQuery& query, uint32_t first, uint32_t end) const;
   // Appends the handles of the blocks that Match counts to `out`, each with one request reference
   // for `owner` in `phase` (BlockPool::AcquireCached). Returns the number of blocks.
   uint32_t Acquire(const PrefixQuery& query, uint32_t max_blocks, BlockState phase,
                    const RequestUid& owner, std::vector<BlockHandle>* out);
-  // Counts a query of a prompt that was admitted.
+  // Counts a query of a prompt that was admitted: tokens whose KV it needs, and those of them whose
+  // KV is here and is neither computed nor received.
   void CountQuery(uint32_t num_tokens, uint32_t num_hit_tokens);
-  // Keeps a block that its caller holds. False when the prefix is here already, in another block,
-  // the block is kept under another name, or the block before it is not here.
+  // Keeps a block that its caller holds. Where the prefix is here in a block that nobody holds, the
+  // caller's takes its place, and what goes on from it stays. False when another holds that block,
+  // the caller's is kept under another name, or the block before it is not here.
   bool Insert(const PrefixEntry& entry);
-  // Takes the caller's block out of the index, if it is in it, and all that goes on from it.
+  // Whether a block is kept under this link.
+  bool Contains(const ChainLink& link) const { return by_link_.contains(link); }
+  // Takes the caller's block out of the index, and all that goes on from it. Nothing when the block
+  // is not in it, or the handle names no block (generation 0).
   void Drop(BlockHandle block);
 
   // Whether the state after the prompt's first `num_blocks` (>= 1) blocks is here.
@@ -169,6 +182,8 @@ class PrefixIndex final : public CacheKeeper {
   BlockHandle HandleOf(uint32_t block) const {
     return {BlockIndex(block), nodes_[block].generation};
   }
+  // Insert, where the prefix is in block `from`.
+  bool TakePlace(uint32_t from, const PrefixEntry& entry);
   void SetKey(uint32_t block, double value, uint64_t last_use);
   // Takes out the block and all that goes on from it, which the pool then keeps no more. The
   // caller settles that of the block itself. Returns how many blocks of KV left.

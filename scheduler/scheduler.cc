@@ -58,11 +58,6 @@ BatchLimitConfig BatchLimitOf(const SchedulerConfig& config) {
   return limit;
 }
 
-void ReleaseBlocks(Sequence* sequence, BlockPool* pool) {
-  sequence->state_table.Release(pool);
-  sequence->table.Release(pool);
-}
-
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex* index,
@@ -105,7 +100,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex
 }
 
 Scheduler::~Scheduler() {
-  for (auto& [id, sequence] : sequences_) ReleaseBlocks(sequence.get(), pool_);
+  for (auto& [id, sequence] : sequences_) ReleaseBlocks(sequence.get());
 }
 
 // ---- Sequences come and go.
@@ -191,6 +186,11 @@ void Scheduler::StartChoices(const SequenceSpec& spec, const ComputedPrompt& pro
   }
 }
 
+bool Scheduler::LeavesAtPromptEnd(const Sequence& sequence) const {
+  return config_.role == SchedulerRole::kPrefill || sequence.spec.num_choices > 1 ||
+         sequence.spec.embeds;
+}
+
 Sequence* Scheduler::Insert(SequenceSpec spec, int64_t arrival_us) {
   auto sequence = std::make_unique<Sequence>(std::move(spec), config_.block_size);
   sequence->arrival_us = arrival_us;
@@ -213,7 +213,7 @@ void Scheduler::Enqueue(Sequence* sequence) {
   // Blocks that are cached now are most likely still there when the sequence's turn comes.
   uint32_t num_left = sequence->num_remaining();
   if (index_ != nullptr) {
-    num_left -= config_.block_size * index_->MatchWhole(PromptOf(*sequence), MaxHits(*sequence));
+    num_left -= config_.block_size * index_->MatchWhole(sequence->query(), MaxHits(*sequence));
   }
   const int64_t arrival_us = AgedArrivalUs(sequence->arrival_us, sequence->spec.priority);
   sequence->priority_us = PriorityUs(arrival_us, num_left, config_.aging_tokens_per_s);
@@ -255,7 +255,7 @@ void Scheduler::Unlist(Sequence* sequence) {
 void Scheduler::Erase(Sequence* sequence) {
   MarkAwaiting(sequence, false);
   Unlist(sequence);
-  ReleaseBlocks(sequence, pool_);
+  ReleaseBlocks(sequence);
   sequences_.erase(sequence->id());
 }
 
@@ -404,7 +404,7 @@ Sequence* Scheduler::YoungestHolder() const {
 void Scheduler::Preempt(Sequence* sequence) {
   BATON_CHECK(!sequence->planned, "sequence {} is in the plan already", sequence->id());
   Unlist(sequence);
-  ReleaseBlocks(sequence, pool_);
+  ReleaseBlocks(sequence);
   sequence->num_computed = 0;
   sequence->num_hit_tokens = 0;
   sequence->num_kept_blocks = 0;
@@ -475,16 +475,22 @@ Sequence* Scheduler::NextPrompt(size_t* next_prefilling) {
 }
 
 bool Scheduler::Admit(Sequence* sequence) {
-  TakeHits(sequence);
-  const uint32_t need = PlacesToHave(*sequence) - sequence->table.size();
+  if (!MayFit(*sequence)) return false;
+  const PrefixHits hits = FindHits(*sequence);
+  const uint32_t num_released = config_.NumBlocksToRelease(hits.num_blocks * config_.block_size);
+  const uint32_t need = PlacesToHave(sequence->spec, num_released) - hits.num_blocks;
   const uint32_t least = need + GrowthReserve();
+  const uint32_t num_left = pool_->num_available() - hits.num_idle;
   // A checkpoint is copied while there is room for it and the copy, else the sequence takes it.
-  const bool copies = pool_->num_available() >= least + config_.state_blocks;
-  if (!copies && (state_hits_.empty() || pool_->num_available() < least)) {
-    for (const BlockHandle block : state_hits_) pool_->DropRequestRef(block);
-    sequence->table.Release(pool_);
+  const bool copies = num_left >= least + config_.state_blocks;
+  const bool has_state = config_.state_blocks > 0 && hits.num_blocks > 0;
+  if (!copies && (!has_state || num_left < least)) {
+    refused_ = {sequence->id(), int64_t{pool_->num_available()} - GrowthReserve(), hits.num_blocks,
+                index_ == nullptr ? 0 : index_->stats().num_changes()};
     return false;
   }
+  refused_ = {};
+  TakeHits(sequence, hits.num_blocks);
   const uint32_t num_hits = sequence->table.size();
   TakeState(sequence, copies);
   const bool grown = sequence->table.Grow(pool_, need, BlockState::kComputing, sequence->spec.uid);

@@ -141,17 +141,14 @@ class Scheduler {
     return (num_tokens + config_.block_size - 1) / config_.block_size;
   }
   // True when the sequence leaves at prompt end instead of decoding in place.
-  bool LeavesAtPromptEnd(const Sequence& sequence) const {
-    return config_.role == SchedulerRole::kPrefill || sequence.spec.num_choices > 1 ||
-           sequence.spec.embeds;
-  }
+  bool LeavesAtPromptEnd(const Sequence& sequence) const;
   // Blocks for the choices that a prompt is divided among here, beside those of its tokens.
   uint32_t NumSpares(const SequenceSpec& spec) const;
   // Places of a prompt's table at its end, and blocks that it holds at most, both but its state's.
   uint32_t NumPlaces(const SequenceSpec& spec) const;
   uint32_t MaxPromptBlocks(const SequenceSpec& spec) const;
-  // Places of its table for its next chunk and, up to MaxPromptBlocks, those after it.
-  uint32_t PlacesToHave(const Sequence& sequence) const;
+  // Places of a prompt's table for its next chunk and, up to MaxPromptBlocks, those after it.
+  uint32_t PlacesToHave(const SequenceSpec& spec, uint32_t num_released) const;
   Status CheckFits(const SequenceSpec& spec) const;
   // Blocks kept back from new prompts and reservations, for sequences that decode.
   uint32_t GrowthReserve() const;
@@ -180,29 +177,30 @@ class Scheduler {
   void MarkAwaiting(Sequence* sequence, bool awaits);
   // The next prompt to work on: admits a waiting one when it comes first and fits.
   Sequence* NextPrompt(size_t* next_prefilling);
+  // Gives a waiting prompt its blocks. False, and nothing changed, when it does not fit now.
   bool Admit(Sequence* sequence);
+  // False when it was refused before and nothing has come since that could change that.
+  bool MayFit(const Sequence& sequence);
   // Gives a prompt the blocks that its next chunk needs. False when they are not to be had.
   bool SlideWindow(Sequence* sequence, uint32_t num_tokens);
   // scheduler_prefixes.cc: the prefix index.
-  static kv::PrefixQuery PromptOf(const Sequence& sequence) {
-    return {sequence.chain.full_links(), sequence.spec.tokens};
-  }
   // Blocks of its tokens that the index may give.
   uint32_t MaxHits(const Sequence& sequence) const;
-  // Takes the blocks of its tokens' beginning that the index has; all but the last token at most.
-  // `state_hits_` holds the blocks of the state after them.
-  void TakeHits(Sequence* sequence);
+  PrefixHits FindHits(const Sequence& sequence) const;
+  // Takes the hits. `state_hits_` holds the blocks of the state after them.
+  void TakeHits(Sequence* sequence, uint32_t num_blocks);
   // Gives the sequence its state blocks, and the state of its hits.
   void TakeState(Sequence* sequence, bool copies);
   // Releases the blocks that no later row of the sequence sees (NumBlocksToRelease). The index
   // keeps what it has of them, for other sequences.
   void ReleaseUnseen(Sequence* sequence);
-  // Tells the index of the blocks that have become full.
+  // Offers blocks that have become full to the index.
   void KeepFullBlocks(Sequence* sequence);
+  // Those too that have left it meanwhile.
+  void Offer(Sequence* sequence);
+  void ReleaseBlocks(Sequence* sequence);  // offers them a last time
   // The sequence's states are for the index.
-  bool KeepsStates(const Sequence& sequence) const {
-    return index_ != nullptr && config_.state_blocks > 0 && sequence.spec.is_cacheable;
-  }
+  bool KeepsStates(const Sequence& sequence) const;
   // Tokens of a prompt up to its second checkpoint from here: an item makes one at most. UINT32_MAX
   // where it has no second one.
   uint32_t TokensToSecondCheckpoint(const Sequence& sequence) const;
@@ -211,7 +209,7 @@ class Scheduler {
   void PlanCheckpoints();
   // Tells the index of the state that the item's step left.
   void KeepState(const BatchItem& item, Sequence* sequence);
-  // The index keeps none of the blocks that the sequence computed since its last good one.
+  // The index keeps none of the blocks after the sequence's last good one, nor any later ones.
   void ForgetKept(Sequence* sequence);
   static void AppendTokens(Sequence* sequence, std::span<const TokenId> tokens);
   // Tokens of the prompt that still fit in this step, 0 = none.
@@ -236,6 +234,7 @@ class Scheduler {
   uint64_t backlog_tokens_ = 0;  // of waiting_ and prefilling_
   uint64_t num_preemptions_ = 0;
   bool blocked_ = false;  // the first waiting prompt found no blocks in the last plan
+  AdmitRefusal refused_;
   bool in_step_ = false;
   std::vector<kv::BlockHandle> hits_;        // of the prompt being admitted
   std::vector<kv::BlockHandle> state_hits_;  // the state after them

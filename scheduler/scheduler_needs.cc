@@ -25,9 +25,8 @@ uint32_t Scheduler::MaxPromptBlocks(const SequenceSpec& spec) const {
   return std::min(NumPlaces(spec), most == UINT32_MAX ? most : most + NumSpares(spec));
 }
 
-uint32_t Scheduler::PlacesToHave(const Sequence& sequence) const {
-  return std::min(NumPlaces(sequence.spec),
-                  sequence.table.num_released() + MaxPromptBlocks(sequence.spec));
+uint32_t Scheduler::PlacesToHave(const SequenceSpec& spec, uint32_t num_released) const {
+  return std::min(NumPlaces(spec), num_released + MaxPromptBlocks(spec));
 }
 
 Status Scheduler::CheckFits(const SequenceSpec& spec) const {

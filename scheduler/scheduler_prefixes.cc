@@ -14,7 +14,7 @@ using kv::PrefixQuery;
 
 void Scheduler::TakeState(Sequence* sequence, bool copies) {
   if (!copies) {
-    index_->ForgetState(PromptOf(*sequence), sequence->table.size());
+    index_->ForgetState(sequence->query(), sequence->table.size());
     for (const BlockHandle block : state_hits_) sequence->state_table.Append(block);
     return;
   }
@@ -35,28 +35,58 @@ uint32_t Scheduler::MaxHits(const Sequence& sequence) const {
   return (sequence.num_tokens() - 1) / config_.block_size;
 }
 
-void Scheduler::TakeHits(Sequence* sequence) {
+PrefixHits Scheduler::FindHits(const Sequence& sequence) const {
+  if (index_ == nullptr || sequence.spec.logs_prompt) return {};
+  const PrefixQuery query = sequence.query();
+  const uint32_t num_blocks = index_->MatchWhole(query, MaxHits(sequence));
+  const uint32_t first = config_.NumBlocksToRelease(num_blocks * config_.block_size);
+  return {num_blocks, index_->CountIdle(query, first, num_blocks)};
+}
+
+void Scheduler::TakeHits(Sequence* sequence, uint32_t num_blocks) {
   state_hits_.clear();
-  if (index_ == nullptr || sequence->spec.logs_prompt) return;
+  if (num_blocks == 0) return;
   hits_.clear();
-  const PrefixQuery query = PromptOf(*sequence);
+  const PrefixQuery query = sequence->query();
   const RequestUid& uid = sequence->spec.uid;
-  uint32_t num_hits = MaxHits(*sequence);
-  if (config_.state_blocks > 0) num_hits = index_->MatchWhole(query, num_hits);
-  index_->Acquire(query, num_hits, BlockState::kComputing, uid, &hits_);
+  index_->Acquire(query, num_blocks, BlockState::kComputing, uid, &hits_);
   for (const BlockHandle block : hits_) sequence->table.Append(block);
-  const auto num_found = static_cast<uint32_t>(hits_.size());
-  sequence->table.ReleaseFront(pool_, config_.NumBlocksToRelease(num_found * config_.block_size));
-  if (config_.state_blocks == 0 || num_hits == 0) return;
-  index_->AcquireState(query, num_hits, BlockState::kComputing, uid, &state_hits_);
+  sequence->table.ReleaseFront(pool_, config_.NumBlocksToRelease(num_blocks * config_.block_size));
+  if (config_.state_blocks == 0) return;
+  index_->AcquireState(query, num_blocks, BlockState::kComputing, uid, &state_hits_);
+}
+
+bool Scheduler::MayFit(const Sequence& sequence) {
+  if (refused_.id != sequence.id()) return true;
+  const int64_t room = int64_t{pool_->num_available()} - GrowthReserve();
+  if (room > refused_.room) return true;
+  refused_.room = room;
+  if (index_ == nullptr) return false;
+  if (index_->stats().num_changes() != refused_.num_changes) return true;
+  // Without a fixed state each block that is inserted after its hits is one more.
+  const uint32_t num_hits = refused_.num_hits;
+  return config_.state_blocks == 0 && num_hits < MaxHits(sequence) &&
+         index_->Contains(sequence.chain.full_links()[num_hits]);
+}
+
+bool Scheduler::KeepsStates(const Sequence& sequence) const {
+  return index_ != nullptr && config_.state_blocks > 0 && sequence.spec.is_cacheable;
 }
 
 void Scheduler::KeepFullBlocks(Sequence* sequence) {
+  if (sequence->num_kept_blocks < sequence->num_computed / config_.block_size) Offer(sequence);
+}
+
+void Scheduler::Offer(Sequence* sequence) {
   if (index_ == nullptr || !sequence->spec.is_cacheable) return;
   const uint32_t block_size = config_.block_size;
   const std::span<const ChainLink> links = sequence->chain.full_links();
   const std::span<const TokenId> tokens = sequence->spec.tokens;
-  for (uint32_t& i = sequence->num_kept_blocks; i < sequence->num_computed / block_size; ++i) {
+  uint32_t& i = sequence->num_kept_blocks;
+  // An equal prompt may have filled the first blocks before. Once nobody holds those they are given
+  // up, and what goes on from them leaves the index too. Then the sequence offers its own.
+  if (i > 0 && !index_->Contains(links[i - 1])) i = sequence->table.num_released();
+  for (; i < sequence->num_computed / block_size; ++i) {
     index_->Insert({.link = links[i],
                     .parent = i > 0 ? links[i - 1] : ChainLink{},
                     .ordinal = i,
@@ -75,7 +105,8 @@ void Scheduler::ReleaseUnseen(Sequence* sequence) {
 
 bool Scheduler::SlideWindow(Sequence* sequence, uint32_t num_tokens) {
   ReleaseUnseen(sequence);
-  const uint32_t num_new = PlacesToHave(*sequence) - sequence->table.size();
+  const uint32_t num_new =
+      PlacesToHave(sequence->spec, sequence->table.num_released()) - sequence->table.size();
   if (sequence->table.Grow(pool_, num_new, BlockState::kComputing, sequence->spec.uid)) return true;
   // The last chunk needs the blocks of the choices too.
   const bool is_last = num_tokens == sequence->num_remaining();
@@ -117,7 +148,7 @@ void Scheduler::PlanCheckpoints() {
     if (!KeepsStates(sequence)) continue;
     const uint32_t num_tokens = CheckpointOf(item);
     if (num_tokens == 0) continue;
-    if (index_->HasState(PromptOf(sequence), num_tokens / config_.block_size)) continue;
+    if (index_->HasState(sequence.query(), num_tokens / config_.block_size)) continue;
     const auto first = static_cast<uint32_t>(plan_.checkpoint_blocks.size());
     const bool has_room = index_->AllocateState(sequence.spec.uid, plan_.checkpoints.size(),
                                                 &plan_.checkpoint_blocks);
@@ -132,7 +163,7 @@ void Scheduler::KeepState(const BatchItem& item, Sequence* sequence) {
   const CheckpointPlan& checkpoint = plan_.checkpoints[item.checkpoint];
   const uint32_t num_blocks = checkpoint.num_tokens / config_.block_size;
   const bool is_kept = index_->InsertState(
-      PromptOf(*sequence), num_blocks,
+      sequence->query(), num_blocks,
       std::span(plan_.checkpoint_blocks).subspan(checkpoint.first_block, config_.state_blocks));
   if (is_kept) sequence->num_good_blocks = num_blocks;
 }
@@ -142,6 +173,13 @@ void Scheduler::ForgetKept(Sequence* sequence) {
   for (uint32_t i = sequence->num_good_blocks; i < sequence->num_kept_blocks; ++i) {
     index_->Drop(sequence->table.handles()[i]);
   }
+  sequence->spec.is_cacheable = false;
+}
+
+void Scheduler::ReleaseBlocks(Sequence* sequence) {
+  Offer(sequence);
+  sequence->state_table.Release(pool_);
+  sequence->table.Release(pool_);
 }
 
 void Scheduler::ForgetComputed(SequenceId id) {

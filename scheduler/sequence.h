@@ -11,6 +11,7 @@
 
 #include "kvcache/block_table.h"
 #include "kvcache/hash_chain.h"
+#include "kvcache/prefix_index.h"
 #include "src/base/ids.h"
 
 namespace baton::scheduler {
@@ -88,11 +89,26 @@ struct Sequence {
   uint32_t num_received_tokens = 0;
 
   SequenceId id() const { return spec.id; }
+  kv::PrefixQuery query() const { return {chain.full_links(), spec.tokens}; }
   uint32_t num_tokens() const { return static_cast<uint32_t>(spec.tokens.size()); }
   uint32_t num_output_tokens() const { return num_tokens() - spec.num_prompt_tokens; }
   uint32_t num_remaining() const { return num_tokens() - num_computed; }
   // The last position whose KV can ever be computed, plus one: the last token is never fed back.
   uint32_t MaxKvTokens() const { return spec.limits.MaxTotalTokens(spec.num_prompt_tokens) - 1; }
+};
+
+// What the prefix index has of a prompt that waits.
+struct PrefixHits {
+  uint32_t num_blocks = 0;  // that it can go on from
+  uint32_t num_idle = 0;    // of those that it would hold, and their state: held by nobody now
+};
+
+// The last waiting prompt that did not fit.
+struct AdmitRefusal {
+  SequenceId id;
+  int64_t room = 0;          // blocks for prompts, the fewest since then
+  uint32_t num_hits = 0;     // PrefixHits::num_blocks
+  uint64_t num_changes = 0;  // kv::PrefixStats::num_changes
 };
 
 // The KV of a prompt that is divided among its choices.

@@ -93,7 +93,12 @@ Status RequestAdmission::ReserveBlocks(const LiveRequest& request, DestStart* de
     for (const BlockHandle block : start.blocks) pool.DropRequestRef(block);
     return status;
   }
-  if (index != nullptr) index->CountQuery(num_tokens, num_hits * layout.block_size);
+  if (index != nullptr) {
+    // KV that need not cross since it is here. What no row sees is asked of nobody, so it is no
+    // hit.
+    index->CountQuery(num_tokens - start.num_unseen * layout.block_size,
+                      num_own * layout.block_size);
+  }
   *dest = std::move(start);
   return OkStatus();
 }

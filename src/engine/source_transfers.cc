@@ -130,6 +130,7 @@ void SourceTransferSet::Retarget(SourceTransfer* transfer, const RequestSpec& sp
   transfer->machine.OnRetarget(spec.key.attempt, spec.peer, now_us, &actions_);
   TakeParked(transfer, now_us);
   Perform(transfer, now_us);
+  EraseFinished();  // a parked grant that does not fit ends it
 }
 
 // ---- In a step.

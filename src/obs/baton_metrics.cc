@@ -230,10 +230,12 @@ void RegisterKvMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
 }
 
 void RegisterWorkerMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
-  metrics->prefix_cache_queries_total = registry->AddCounter(
-      {"baton_prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache."});
+  metrics->prefix_cache_queries_total =
+      registry->AddCounter({"baton_prefix_cache_queries_total",
+                            "Prompt tokens whose KV was looked up in the prefix cache."});
   metrics->prefix_cache_hits_total = registry->AddCounter(
-      {"baton_prefix_cache_hits_total", "Prompt tokens found in the prefix cache."});
+      {"baton_prefix_cache_hits_total",
+       "Prompt tokens whose KV the prefix cache had: neither computed nor received."});
   metrics->preemptions_total = registry->AddCounter(
       {"baton_preemptions_total", "Sequences whose blocks were taken for an older one."});
   metrics->steps_ahead_total = registry->AddCounter(

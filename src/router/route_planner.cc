@@ -83,14 +83,16 @@ void TakeOutUnable(const WorkerRegistry& registry, const RouterRequest& request,
   }
 }
 
-// The decode workers that may take the KV of `source`, another one: a link of it that failed or was
-// slow rests. No probe tries such a link, the next hand-off does.
-RouteTable WithoutBadLinksOf(const RegisteredWorker& source, int64_t now_us, RouteTable table) {
+// The decode workers that may take the KV of `source`, another one. A link of it that failed or was
+// slow rests; no probe tries such a link, the next hand-off does. One of an older release, or on a
+// device, asks for all blocks of a stream, and `source` has released those that no row sees.
+RouteTable TakersOfKv(const RegisteredWorker& source, int64_t now_us, RouteTable table) {
+  const bool releases = source.description.window_blocks > 0;
   for (size_t i = 0; i < table.decode.size(); ++i) {
+    DecodeLoad& row = table.decode[i];
     const auto link = source.links.find(table.decode_leases[i]);
-    if (link != source.links.end() && link->second.Rests(now_us)) {
-      table.decode[i].ready = false;
-    }
+    const bool rests = link != source.links.end() && link->second.Rests(now_us);
+    if (rests || (releases && row.window_blocks == 0)) row.ready = false;
   }
   return table;
 }
@@ -344,7 +346,7 @@ PlannedRoute RoutePlanner::Plan(const RouterRequest& request, const PlacementSta
   if (source != nullptr && !source->IsPrefill() && !query.needs_no_link) {
     RouteQuery on_source_kv = query;
     on_source_kv.disaggregate = false;
-    planned.route = PickForAnswer(WithoutBadLinksOf(*source, now_us, table), on_source_kv);
+    planned.route = PickForAnswer(TakersOfKv(*source, now_us, table), on_source_kv);
     if (planned.route.path == Route::Path::kLocal && planned.route.has_room) {
       const RegisteredWorker* dest =
           state_->registry.Find(table.decode_leases[planned.route.decode_idx]);

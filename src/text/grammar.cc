@@ -52,6 +52,11 @@ StatusOr<GrammarVocabulary> GrammarVocabulary::Create(const Tokenizer& tokenizer
   return vocabulary;
 }
 
+GrammarMemory GrammarVocabulary::memory() const {
+  const baton_grammar_memory now = baton_grammar_vocabulary_memory(handle_.get());
+  return {now.mask_bytes, now.lexer_bytes};
+}
+
 StatusOr<Grammar> Grammar::Compile(const GrammarVocabulary& vocabulary, wire::GrammarKind kind,
                                    std::string_view text, const GrammarLimits& limits) {
   baton_grammar_limits c_limits = {};

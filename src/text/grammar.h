@@ -44,6 +44,14 @@ struct GrammarLimits {
   uint64_t timeout_ms = 2'000;                // processor time
 };
 
+// What all grammars of one vocabulary have in memory, those included that only answers hold.
+struct GrammarMemory {
+  uint64_t mask_bytes = 0;   // of masks that lexers keep for all answers; 256 MiB at most
+  uint64_t lexer_bytes = 0;  // of states that lexers have made; 50,000 a lexer at most
+
+  uint64_t total() const { return mask_bytes + lexer_bytes; }
+};
+
 // The tokens of one model in the form that grammars need, built once for each tokenizer (about
 // 0.1 s and 20 MiB for 50,000 tokens).
 class GrammarVocabulary {
@@ -52,6 +60,8 @@ class GrammarVocabulary {
   static StatusOr<GrammarVocabulary> Create(const Tokenizer& tokenizer);
 
   size_t vocab_size() const { return vocab_size_; }
+  // Now; never waits for a compilation or a mask.
+  GrammarMemory memory() const;
   // 32-bit words of a mask over the vocabulary.
   size_t num_mask_words() const { return (vocab_size_ + 31) / 32; }
 

@@ -22,7 +22,10 @@ StatusOr<GrammarCache::Vocabulary> Build(const GrammarCache::TokenizerSource& so
 
 StatusOr<const GrammarCache::Vocabulary*> GrammarCache::GetVocabulary() {
   MutexLock lock(build_mutex_);
-  if (!vocabulary_.has_value()) vocabulary_.emplace(Build(source_));
+  if (!vocabulary_.has_value()) {
+    vocabulary_.emplace(Build(source_));
+    if (vocabulary_->ok()) built_.store(&**vocabulary_);
+  }
   if (!vocabulary_->ok()) {
     return FailedPrecondition("answers of this model cannot be constrained: {}",
                               std::string(vocabulary_->status().message()));
@@ -32,7 +35,11 @@ StatusOr<const GrammarCache::Vocabulary*> GrammarCache::GetVocabulary() {
 
 StatusOr<Grammar> GrammarCache::Compile(GrammarKind kind, std::string_view text) {
   MutexLock lock(mutex_);
-  if (std::optional<Grammar> found = Find(kind, text)) return *std::move(found);
+  if (std::optional<Grammar> found = Find(kind, text)) {
+    lock.Unlock();
+    Trim();
+    return *std::move(found);
+  }
   const auto same = std::find_if(flights_.begin(), flights_.end(), [&](const auto& flight) {
     return flight->kind == kind && flight->text == text;
   });
@@ -61,6 +68,11 @@ StatusOr<Grammar> GrammarCache::CompileAlone(GrammarKind kind, std::string_view 
   return Grammar::Compile(vocabulary->tokens, kind, text);
 }
 
+GrammarMemory GrammarCache::memory() const {
+  const Vocabulary* const built = built_.load();
+  return built == nullptr ? GrammarMemory{} : built->tokens.memory();
+}
+
 size_t GrammarCache::num_grammars() {
   MutexLock lock(mutex_);
   return kept_.size();
@@ -86,10 +98,28 @@ void GrammarCache::Keep(GrammarKind kind, std::string_view text, const Grammar& 
   kept_.push_front({kind, std::string(text), grammar});
   text_bytes_ += text.size();
   while (kept_.size() > 1 && (kept_.size() > kMaxGrammars || text_bytes_ > kMaxTextBytes)) {
-    text_bytes_ -= kept_.back().text.size();
-    dropped.splice(dropped.begin(), kept_, std::prev(kept_.end()));
+    dropped.splice(dropped.begin(), TakeOldest());
   }
   lock.Unlock();
+  Trim();
+}
+
+std::list<GrammarCache::Entry> GrammarCache::TakeOldest() {
+  std::list<Entry> oldest;
+  if (kept_.size() <= 1) return oldest;
+  text_bytes_ -= kept_.back().text.size();
+  oldest.splice(oldest.begin(), kept_, std::prev(kept_.end()));
+  return oldest;
+}
+
+void GrammarCache::Trim() {
+  while (memory().total() > max_bytes_) {
+    std::list<Entry> oldest;  // freed without the lock
+    MutexLock lock(mutex_);
+    oldest = TakeOldest();
+    lock.Unlock();
+    if (oldest.empty()) return;
+  }
 }
 
 }  // namespace baton::text

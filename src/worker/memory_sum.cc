@@ -9,6 +9,7 @@
 #include "src/base/size_text.h"
 #include "src/engine/ngram_index.h"
 #include "src/model/sampler.h"
+#include "src/text/grammar_cache.h"
 
 namespace baton::worker {
 
@@ -17,6 +18,7 @@ using kv::KvEndpointLimits;
 using kv::PrefixChange;
 using model::Sampler;
 using scheduler::kMaxProposalRows;
+using text::GrammarCache;
 
 namespace {
 
@@ -94,6 +96,7 @@ std::vector<MemoryNeed> MemoryNeeds(const MemoryFacts& facts) {
       {"hand-offs", facts.num_blocks * facts.num_layers * kSliceBytes, true},
       {"prefix changes", PrefixBytes(facts), true},
       {"guesses", GuessBytes(facts), true},
+      {"grammars", GrammarCache::kMaxBytes, true},
       {"tokens for routers", facts.num_routers * limits::kMaxQueuedEvents * kQueuedEventBytes,
        true},
       {"messages of routers", facts.num_routers * uint64_t{limits::kMaxClusterMessageBytes}, true},

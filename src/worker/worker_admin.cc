@@ -37,6 +37,7 @@ using obs::MetricAliasRole;
 using obs::RegisterBatonMetrics;
 using obs::RegisterSpanMetrics;
 using scheduler::StepShape;
+using text::GrammarMemory;
 
 namespace {
 
@@ -80,6 +81,7 @@ WorkerAdmin::WorkerAdmin(WorkerAdminConfig config)
   registry_.SetConstantLabel("role", config_.role);
   registry_.SetConstantLabel("worker", config_.worker_id);
   registry_.SetConstantLabel("model", config_.model);
+  RegisterGrammars();
   RegisterConnectionMetrics();
   metrics_.kv_block_tokens->Set(config_.block_size);
   metrics_.ShowObjective(obs::Objective::kItl, config_.itl_objective_us);
@@ -87,7 +89,7 @@ WorkerAdmin::WorkerAdmin(WorkerAdminConfig config)
   AddMetricAliases(config_.aliases, MetricAliasRole::kWorker, metrics_, &registry_);
 }
 
-void WorkerAdmin::RegisterConnectionMetrics() {
+void WorkerAdmin::RegisterGrammars() {
   // A mask takes some 10 us, and the first one of a grammar up to 2 s.
   static constexpr std::array kMaskBounds = {10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6,
                                              1e-3,  5e-3,  20e-3, 100e-3, 0.5,    2.0};
@@ -98,6 +100,27 @@ void WorkerAdmin::RegisterConnectionMetrics() {
   structured_waiting_ = registry_.AddGauge(
       {"baton_structured_waiting",
        "Answers whose next token waits for the mask of their grammar; other answers go on."});
+  const auto add_bytes = [this](std::string_view kind) {
+    return registry_.AddGauge(
+        {"baton_structured_bytes",
+         "Memory of all grammars that are kept or that answers follow: masks, states of lexers."},
+        {{"kind", std::string(kind)}});
+  };
+  structured_mask_bytes_ = add_bytes("masks");
+  structured_lexer_bytes_ = add_bytes("lexers");
+  late_masks_total_ = registry_.AddCounter(
+      {"baton_structured_late_masks_total",
+       "Tokens computed again later, because the mask of a grammar was not there in time."});
+}
+
+void WorkerAdmin::RefreshGrammars() {
+  if (config_.grammars == nullptr) return;
+  const GrammarMemory memory = config_.grammars->memory();
+  structured_mask_bytes_->Set(static_cast<double>(memory.mask_bytes));
+  structured_lexer_bytes_->Set(static_cast<double>(memory.lexer_bytes));
+}
+
+void WorkerAdmin::RegisterConnectionMetrics() {
   checkpoints_kept_total_ = registry_.AddCounter(
       {"baton_state_checkpoints_kept_total", "Copies of fixed states kept in the prefix cache."});
   checkpoints_dropped_total_ = registry_.AddCounter(
@@ -106,9 +129,6 @@ void WorkerAdmin::RegisterConnectionMetrics() {
   checkpoints_skipped_total_ = registry_.AddCounter(
       {"baton_state_checkpoints_skipped_total",
        "Copies of fixed states that were due and not made: their part of the pool had no room."});
-  late_masks_total_ = registry_.AddCounter(
-      {"baton_structured_late_masks_total",
-       "Tokens computed again later, because the mask of a grammar was not there in time."});
   const auto add_speculation = [this](std::string_view result) {
     return registry_.AddCounter(
         {"baton_speculation_tokens_total",
@@ -295,6 +315,7 @@ void WorkerAdmin::Refresh() {
   metrics_.prefix_cache_queries_total->Add(now.prefix.queried_tokens - last_.prefix.queried_tokens);
   metrics_.prefix_cache_hits_total->Add(now.prefix.hit_tokens - last_.prefix.hit_tokens);
   metrics_.kv_chain_mismatch_total->Add(now.chain_mismatches - last_.chain_mismatches);
+  RefreshGrammars();
   RefreshConnections(transport);
   RefreshNccl();
   RefreshIpc();

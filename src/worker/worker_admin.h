@@ -23,6 +23,7 @@
 #include "src/obs/baton_metrics.h"
 #include "src/obs/metric_aliases.h"
 #include "src/obs/span.h"
+#include "src/text/grammar_cache.h"
 #include "src/worker/step_traces.h"
 
 namespace baton::worker {
@@ -39,6 +40,7 @@ struct WorkerAdminConfig {
   const kv::IpcTransport* ipc = nullptr;     // `transport` where it is CUDA IPC, else null
   const device::LaunchGate* gate = nullptr;  // of a divided model, else null
   const device::CoreShare* cores = nullptr;  // null: it lends none
+  const text::GrammarCache* grammars = nullptr;
   std::function<Status()> ready;
   uint32_t block_size = 0;       // tokens
   int64_t itl_objective_us = 0;  // 0 = none
@@ -69,6 +71,8 @@ class WorkerAdmin {
  private:
   explicit WorkerAdmin(WorkerAdminConfig config);
   void Refresh();
+  void RegisterGrammars();
+  void RefreshGrammars();
   void RegisterConnectionMetrics();
   void RefreshConnections(const kv::TransportStats& now) BATON_REQUIRES(refresh_mutex_);
   void RefreshNccl() BATON_REQUIRES(refresh_mutex_);
@@ -90,6 +94,8 @@ class WorkerAdmin {
   obs::Counter* tls_bytes_total_ = nullptr;
   obs::Histogram* mask_seconds_ = nullptr;
   obs::Gauge* structured_waiting_ = nullptr;
+  obs::Gauge* structured_mask_bytes_ = nullptr;
+  obs::Gauge* structured_lexer_bytes_ = nullptr;
   obs::Counter* late_masks_total_ = nullptr;
   obs::Counter* checkpoints_kept_total_ = nullptr;
   obs::Counter* checkpoints_dropped_total_ = nullptr;

@@ -653,6 +653,7 @@ Status WorkerProcess::Parts::StartAdmin() {
   admin_config.gate = device.gate.get();
   admin_config.cores = cores.get();
   admin_config.ipc = kv->ipc();
+  admin_config.grammars = grammars.get();
   admin_config.ready = [this] { return Ready(); };
   admin_config.block_size = model->layout().block_size;
   admin_config.itl_objective_us = config.itl_objective_us;

@@ -11,7 +11,7 @@ import openai
 import pydantic
 import pytest
 
-from baton_server import Server, http_json
+from baton_server import Server, http_json, metric
 
 KV_BYTES_PER_TOKEN = 30 * 2 * 3 * 64 * 2  # layers, K and V, KV heads, head size, bf16
 
@@ -334,7 +334,7 @@ class Sky(pydantic.BaseModel):
     seen: list[Colour] = pydantic.Field(max_length=2)
 
 
-def test_a_typed_answer_is_parsed_whole_and_streamed(client):
+def test_a_typed_answer_is_parsed_whole_and_streamed(server, client):
     ask = dict(model="default", messages=QUESTION, temperature=0, max_tokens=120)
     whole = client.chat.completions.parse(response_format=Sky, **ask).choices[0]
     assert whole.finish_reason == "stop"
@@ -347,6 +347,9 @@ def test_a_typed_answer_is_parsed_whole_and_streamed(client):
         response_format=Sky, **{**ask, "temperature": 0.8, "n": 3, "seed": 5, "max_tokens": 400}
     )
     assert all(isinstance(choice.message.parsed, Sky) for choice in several.choices)
+    decode = next(p for p in server.workers() if p["role"] == "decode")
+    assert 0 < metric(decode, "baton_structured_bytes", 'kind="masks"') <= 256 << 20
+    assert metric(decode, "baton_structured_bytes", 'kind="lexers"') > 0
 
 
 @pytest.mark.parametrize(

@@ -253,6 +253,34 @@ TEST(GrammarCacheTest, KeptTextsHaveALimitInBytes) {
   EXPECT_EQ(rig.cache.num_grammars(), GrammarCache::kMaxTextBytes / (kTextBytes + 34));
 }
 
+// With a limit that one grammar is above already.
+TEST(GrammarCacheTest, WhatAllGrammarsHaveIsCountedAndBounded) {
+  GrammarCache cache([tokenizer = Bytes(/*has_tags=*/true)] { return tokenizer; },
+                     /*max_bytes=*/1);
+  EXPECT_EQ(cache.memory().total(), 0u);
+  auto guides = std::make_unique<AnswerGuides>(&cache);
+  auto guide = guides
+                   ->Follow(std::make_shared<AnswerGrammar>(
+                                AnswerGrammar{.kind = GrammarKind::kChoice, .text = R"(["yes"])"}),
+                            {})
+                   .value();
+  EXPECT_EQ(Allowed(*guide), std::vector<TokenId>{'y'});
+  EXPECT_GT(cache.memory().mask_bytes, 0u);
+  EXPECT_GT(cache.memory().lexer_bytes, 0u);
+  for (const char* text : {"a+", "b+", "b+"}) {
+    ASSERT_TRUE(cache.Compile(GrammarKind::kRegex, text).ok());
+    EXPECT_EQ(cache.num_grammars(), 1u) << text;
+  }
+  EXPECT_EQ(cache.num_compilations(), 3u) << "the last one stays";
+  Say(*guide, "ye");
+  EXPECT_EQ(Allowed(*guide), std::vector<TokenId>{'s'}) << "an answer keeps its grammar";
+  EXPECT_GT(cache.memory().mask_bytes, 0u);
+  guide.reset();
+  guides.reset();
+  EXPECT_EQ(cache.memory().mask_bytes, 0u) << "nobody has asked for a mask of the kept one";
+  EXPECT_GT(cache.memory().lexer_bytes, 0u);
+}
+
 TEST(GrammarCacheTest, AGrammarIsCompiledOnceAndTheOldestGoesFirst) {
   Rig rig;
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(rig.cache.Compile(GrammarKind::kRegex, "a+").ok());

@@ -290,6 +290,38 @@ TEST(EngineHandoffTest, EveryEndAtEveryStageFreesBothPools) {
   }
 }
 
+// A worker that leaves at once fails what is left and has a second to be idle: no lease of a
+// hand-off ends within that, and what routers still send begins nothing.
+TEST(EngineHandoffTest, AWorkerWhoseRequestsFailIsIdleInTheNextTurns) {
+  for (uint32_t i = 0; i < 4 * 16; ++i) {
+    const bool by_prefill = i % 2 == 0;
+    const bool is_alone = i / 2 % 2 == 1;  // the other one has left before
+    const uint32_t rounds = i / 4;
+    SCOPED_TRACE(testing::Message() << by_prefill << " " << is_alone << " after " << rounds);
+    HandWorkerOptions p_options{.role = SchedulerRole::kPrefill, .max_chunk = 8};
+    p_options.strand_us = 3'000'000;
+    Pair pair(p_options);
+    pair.Start(ToyRequest(1, 30, 6));
+    for (uint32_t n = 0; n < rounds; ++n) pair.rig.Round();
+    HandWorker* const leaves = by_prefill ? pair.p : pair.d;
+    HandWorker* const other = by_prefill ? pair.d : pair.p;
+    if (is_alone) {
+      other->Disconnect();
+      pair.rig.Round();
+    }
+    const RequestKind kind = by_prefill ? RequestKind::kSource : RequestKind::kDest;
+    const RequestSpec late = ForPeer(ToyRequest(2, 30, 6), kind, *other);
+    leaves->Post(BeginDrain{});
+    leaves->Start(late);
+    leaves->Post(FailAll{Unavailable("the worker stops")});
+    for (int n = 0; n < 8; ++n) pair.rig.Round();
+    EXPECT_EQ(leaves->recorder().Of(late.key).last(), RequestState::kRejected);
+    EXPECT_EQ(leaves->core().Snapshot().num_requests, 0u);
+    EXPECT_EQ(leaves->core().Snapshot().num_open_transfers, 0u);
+    EXPECT_TRUE(leaves->AllFree());
+  }
+}
+
 // Each says of itself what failed, and of its peer that the peer did.
 TEST(EngineHandoffTest, AWorkerThatGivesUpIsNoFaultOfTheHandOff) {
   for (const bool by_prefill : {true, false}) {

@@ -112,6 +112,63 @@ TEST(EnginePrefixTest, BothWorkersUseWhatTheyHave) {
   EXPECT_EQ(d->core().Snapshot().chain_mismatches, 0u);
 }
 
+// A row sees 33 tokens. A decode worker receives no block before them, and counts none as a hit.
+TEST(EnginePrefixTest, ADecodeWorkerCountsHitsThatItsRowsSee) {
+  constexpr uint32_t kWindow = 33;
+  HandRig rig;
+  HandWorker* p = rig.Add({.role = SchedulerRole::kPrefill, .window = kWindow});
+  HandWorker* d = rig.Add({.role = SchedulerRole::kDecode, .window = kWindow});
+  const uint32_t block = ToyLayout().block_size;
+  const RequestSpec first = RequestFor(1, TokensOf(1, 30), 3);
+  kv::PrefixStats before;
+  uint32_t num_known = 0;  // tokens of the first prompt and its answer, with their KV
+  std::vector<TokenId> known = first.tokens;
+  const auto run = [&](const RequestSpec& spec) {
+    d->Start(ForPeer(spec, RequestKind::kDest, *p));
+    p->Start(ForPeer(spec, RequestKind::kSource, *d));
+    ASSERT_TRUE(rig.RunUntilQuiet());
+    ASSERT_EQ(IdsOf(d->recorder().Of(spec.key), 0), ExpectedTokens(spec, 0, kWindow));
+    const auto num_tokens = static_cast<uint32_t>(spec.tokens.size());
+    const uint32_t num_unseen = d->core().scheduler().config().NumUnseenBlocks(num_tokens);
+    const uint32_t num_found = std::max(HitBlocks(num_known), num_unseen);
+    const kv::PrefixStats now = d->core().Snapshot().prefix;
+    EXPECT_EQ(now.queried_tokens - before.queried_tokens, num_tokens - num_unseen * block);
+    EXPECT_EQ(now.hit_tokens - before.hit_tokens, (num_found - num_unseen) * block);
+    EXPECT_EQ(d->recorder().Of(spec.key).kv_bytes,
+              (BlocksFor(num_tokens) - num_found) * ToyLayout().BlockBytes());
+    before = now;
+  };
+  run(first);
+  EXPECT_EQ(before.hit_tokens, 0u);
+  const std::vector<TokenId> answer = IdsOf(d->recorder().Of(first.key), 0);
+  known.insert(known.end(), answer.begin(), answer.end());
+  num_known = static_cast<uint32_t>(known.size()) - 1;
+  run(RequestFor(2, known + TokensOf(2, 90), 3));
+  EXPECT_EQ(before.hit_tokens, 0u) << "all that D has lies before the window";
+  run(RequestFor(3, known + TokensOf(3, 7), 3));
+  EXPECT_GT(before.hit_tokens, 0u);
+  EXPECT_LT(before.hit_tokens, num_known) << "its front lies before the window";
+}
+
+// A worker that computes the prompt itself computes none of the found tokens, also before the
+// window.
+TEST(EnginePrefixTest, AWorkerAloneCountsAllThatItDoesNotCompute) {
+  constexpr uint32_t kWindow = 33;
+  HandRig rig;
+  HandWorker* worker = rig.Add({.window = kWindow});
+  const RequestSpec first = RequestFor(1, TokensOf(1, 90), 3);
+  const RequestSpec again = RequestFor(2, first.tokens + TokensOf(2, 5), 3);
+  for (const RequestSpec& spec : {first, again}) {
+    worker->Start(spec);
+    ASSERT_TRUE(rig.RunUntilQuiet());
+    EXPECT_EQ(IdsOf(worker->recorder().Of(spec.key), 0), ExpectedTokens(spec, 0, kWindow));
+  }
+  const uint32_t num_found = worker->recorder().Of(again.key).cached_tokens;
+  EXPECT_EQ(num_found, HitBlocks(90) * ToyLayout().block_size);
+  EXPECT_EQ(worker->core().Snapshot().prefix.hit_tokens, num_found);
+  EXPECT_EQ(worker->core().Snapshot().computed_tokens, 90u + 95u - num_found);
+}
+
 // As of a prefill worker of other numerics: what follows must not rest on it.
 TEST(EnginePrefixTest, WhatIsNotCacheableDForgets) {
   HandRig rig;

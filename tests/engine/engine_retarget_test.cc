@@ -404,5 +404,30 @@ TEST(EngineHandOverTest, WorkerThatWantsReleasedBlocksIsRefused) {
   trio.ExpectFree();
 }
 
+// The next worker's grant came before the order and does not fit. Nothing more happens at this
+// worker, and yet it is idle: a drain would wait for it in vain.
+TEST(EngineHandOverTest, AnUnfitGrantThatWaitedLeavesNothingBehind) {
+  Trio trio(/*has_device=*/false, kWindow);
+  HandWorker* const keeps_all = trio.rig.Add({.role = SchedulerRole::kDecode});
+  RequestSpec spec = SeededRequest(1, 40, 1);
+  spec.sampling.max_tokens = 60;
+  StartAndDecode(&trio, spec, 20);
+  const std::vector<TokenId> known = IdsOf(trio.first->recorder().Of(spec.key), 0);
+  RequestSpec next = spec;
+  next.key.attempt = 2;
+  next.tokens.insert(next.tokens.end(), known.begin(), known.begin() + 19);
+  trio.first->Start(ForPeer(next, RequestKind::kSource, *trio.second));  // which never grants
+  for (int i = 0; i < 30; ++i) trio.rig.Round();  // hashed, a block in a turn
+  ++next.key.attempt;
+  keeps_all->Start(ForPeer(next, RequestKind::kDest, *trio.first));
+  for (int i = 0; i < 4; ++i) trio.rig.Round();
+  trio.first->Start(ForPeer(next, RequestKind::kSource, *keeps_all));
+  for (int i = 0; i < 8; ++i) trio.rig.Round();
+  const Record record = trio.first->recorder().Of(next.key);
+  EXPECT_EQ(record.last(), RequestState::kFailed);
+  EXPECT_THAT(std::string(record.status.message()), testing::HasSubstr("behind the window"));
+  trio.ExpectFree();
+}
+
 }  // namespace
 }  // namespace baton::engine

@@ -227,6 +227,22 @@ TEST(PrefixIndexTest, AReleasedFrontGoesFromItsEnd) {
   cache.Stop(&*third);
 }
 
+TEST(PrefixIndexTest, DroppingWhatIsNotHereChangesNothing) {
+  Cache cache(8);
+  auto run = cache.Start({1, 2, 3, 4});
+  ASSERT_TRUE(run.has_value());
+  for (uint32_t i = 0; i < cache.pool().num_blocks(); ++i) {
+    cache.index().Drop({BlockIndex(i), 0});  // no block
+    cache.index().Drop({BlockIndex(i), 7});  // of another life
+  }
+  EXPECT_EQ(cache.Match({1, 2, 3, 4}), 2u);
+  cache.Audit();
+  cache.index().Drop(run->blocks[0]);
+  EXPECT_EQ(cache.Match({1, 2, 3, 4}), 0u) << "the second block goes on from the first one";
+  cache.Stop(&*run);
+  EXPECT_EQ(cache.pool().num_free(), 8u);
+}
+
 TEST(PrefixIndexTest, ABlockIsNotKeptWithoutTheOneBeforeIt) {
   BlockPool pool(4);
   PrefixIndex index(&pool, kBlockSize);
@@ -249,6 +265,53 @@ TEST(PrefixIndexTest, ABlockIsNotKeptWithoutTheOneBeforeIt) {
   ASSERT_TRUE(index.Audit().ok()) << index.Audit();
   for (const BlockHandle block : blocks) pool.DropRequestRef(block);
   EXPECT_EQ(pool.num_free(), 3u) << "the root alone is cached";
+}
+
+// Two prompts with equal blocks 0 and 1 that were computed apart; then each has a block of its own.
+TEST(PrefixIndexTest, ABlockThatIsHeldTakesThePlaceOfAnEqualOneThatIsNot) {
+  BlockPool pool(6);
+  Copy copy;
+  PrefixIndex index(&pool, kBlockSize, &copy);
+  const ChainKey key = DeriveChainKey("s", "a");
+  const std::vector<std::vector<TokenId>> tokens = {{1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 7, 8}};
+  std::vector<std::vector<ChainLink>> links;
+  std::vector<std::vector<BlockHandle>> blocks(2);
+  for (size_t i = 0; i < 2; ++i) {
+    links.push_back(ChainLinks(key, kBlockSize, tokens[i]));
+    ASSERT_TRUE(pool.Allocate(3, BlockState::kComputing, kUid, &blocks[i]));
+  }
+  const auto insert = [&](size_t prompt, uint32_t i) {
+    return index.Insert({.link = links[prompt][i],
+                         .parent = i > 0 ? links[prompt][i - 1] : ChainLink{},
+                         .ordinal = i,
+                         .tokens = std::span(tokens[prompt]).subspan(i * kBlockSize, kBlockSize),
+                         .block = blocks[prompt][i]});
+  };
+  const auto match = [&](size_t prompt) { return index.Match({links[prompt], tokens[prompt]}, 3); };
+  for (const uint32_t i : {0u, 1u, 2u}) EXPECT_TRUE(insert(0, i));
+  EXPECT_FALSE(insert(1, 0)) << "the other prompt holds that block";
+  EXPECT_FALSE(insert(1, 1));
+  EXPECT_TRUE(insert(1, 2));
+  for (const BlockHandle block : blocks[0]) pool.DropRequestRef(block);
+  const uint64_t num_inserted = index.stats().num_inserted;
+  for (const uint32_t i : {1u, 0u}) {  // in any order
+    EXPECT_TRUE(insert(1, i));
+    EXPECT_FALSE(insert(1, i)) << "it is there";
+    EXPECT_FALSE(pool.IsCurrent(blocks[0][i])) << "one block is enough";
+    ASSERT_TRUE(index.Audit().ok()) << index.Audit();
+    ASSERT_TRUE(pool.Audit().ok()) << pool.Audit();
+    EXPECT_EQ(match(0), 3u) << "its own last block goes on from the other prompt's";
+    EXPECT_EQ(match(1), 3u);
+  }
+  EXPECT_EQ(index.stats().num_inserted, num_inserted);
+  EXPECT_EQ(copy.links.size(), 4u) << "routers hear of no change";
+  std::vector<BlockHandle> all;
+  ASSERT_TRUE(pool.Allocate(pool.num_available(), BlockState::kComputing, kUid, &all));
+  EXPECT_EQ(match(1), 3u) << "what is held stays";
+  EXPECT_EQ(match(0), 2u);
+  ASSERT_TRUE(index.Audit().ok()) << index.Audit();
+  for (const BlockHandle block : blocks[1]) pool.DropRequestRef(block);
+  for (const BlockHandle block : all) pool.DropRequestRef(block);
 }
 
 // Prompts over a tiny alphabet in a small pool, started and stopped in any order, their fronts

@@ -134,6 +134,54 @@ TEST(MoveTest, KvTakesNoLinkThatFailedAMomentAgo) {
   EXPECT_EQ(again[0].replayed, BytesOf("ab"));
 }
 
+// decode-1 is of an older release: it asks for all blocks of a stream, and some are released.
+TEST(MoveTest, KvOfAWindowGoesToNoWorkerThatAsksForAllBlocks) {
+  for (const bool has_newer : {true, false}) {
+    SCOPED_TRACE(has_newer);
+    FakeCluster cluster;
+    const auto join = [&cluster](const char* id, uint32_t window_blocks) {
+      WorkerDescription worker = FakeCluster::Describe(id, PoolRole::kDecode);
+      worker.window_blocks = window_blocks;
+      cluster.Join(std::move(worker));
+    };
+    join("decode-0", 3);
+    cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+    cluster.Report("prefill-0", {"decode-0"});
+    cluster.Advance(4'000'000, {"decode-0", "prefill-0"});
+    join("decode-1", 0);
+    cluster.Report("decode-1", {}, 0);
+    std::vector<std::string> others = {"decode-1"};
+    if (has_newer) {
+      join("decode-2", 3);
+      cluster.Report("decode-2", {}, 0);
+      others.emplace_back("decode-2");
+    }
+    (void)PlayTo(cluster, Phase::kDecoding);
+    cluster.Report("decode-1");
+    if (has_newer) cluster.Report("decode-2", {}, 32);  // fuller than the other
+    cluster.Report("decode-0", others, std::nullopt, /*draining=*/true);
+    cluster.core.Tick(cluster.now_us += 20'000);
+    EXPECT_TRUE(cluster.Log("decode-1").Of(Order::Kind::kDecode).empty());
+    if (has_newer) {
+      const auto dests = cluster.Log("decode-2").Of(Order::Kind::kDecode);
+      ASSERT_EQ(dests.size(), 1u);
+      EXPECT_EQ(dests[0].peer, "decode-0");
+      continue;
+    }
+    for (int i = 0; i < 11; ++i) {
+      cluster.now_us += 100'000;
+      cluster.Report("decode-0", others, std::nullopt, /*draining=*/true);
+      cluster.Report("decode-1");
+      cluster.Report("prefill-0", {"decode-0", "decode-1"});
+      cluster.core.Tick(cluster.now_us);
+    }
+    const auto orders = cluster.Log("decode-1").Of(Order::Kind::kDecode);
+    ASSERT_EQ(orders.size(), 1u);
+    EXPECT_EQ(orders[0].peer, "prefill-0") << "it is computed again";
+    EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kPrefill).empty());
+  }
+}
+
 // Nothing is replayed while only the first token is known, and yet no prompt is computed again.
 TEST(MoveTest, AStreamThatMovesAfterItsFirstTokenKeepsItsCachedTokens) {
   FakeCluster cluster;

@@ -79,11 +79,12 @@ TEST(MemorySumTest, OtherConfigurationsHaveOtherSums) {
 }
 
 TEST(MemorySumTest, TheLineHasBothSumsAndTheirParts) {
-  EXPECT_EQ(MemoryText(MemoryNeeds(DemoFacts())),
-            "519.1 MiB at start (weights 92 MiB, KV pool 351.6 MiB, logits 75 MiB, tokenizer 600 "
-            "KiB) and at most 8.3 GiB with every queue full (requests 26.6 MiB, inbox 132 MiB, "
-            "hand-offs 263.7 KiB, prefix changes 236.6 KiB, tokens for routers 64 MiB, messages of "
-            "routers 32 MiB, KV connections 20 MiB, queues of KV peers 7.5 GiB)");
+  EXPECT_EQ(
+      MemoryText(MemoryNeeds(DemoFacts())),
+      "519.1 MiB at start (weights 92 MiB, KV pool 351.6 MiB, logits 75 MiB, tokenizer 600 "
+      "KiB) and at most 8.8 GiB with every queue full (requests 26.6 MiB, inbox 132 MiB, "
+      "hand-offs 263.7 KiB, prefix changes 236.6 KiB, grammars 512 MiB, tokens for routers 64 "
+      "MiB, messages of routers 32 MiB, KV connections 20 MiB, queues of KV peers 7.5 GiB)");
 }
 
 TEST(MemorySumTest, WhatLiesOnADeviceIsNamed) {

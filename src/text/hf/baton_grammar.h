@@ -50,12 +50,20 @@ typedef struct {
   uint64_t timeout_ms;        // processor time
 } baton_grammar_limits;
 
+// Bytes that all grammars of a vocabulary have now, those included that only states hold.
+typedef struct {
+  uint64_t mask_bytes;   // of masks that lexers keep; 256 MiB at most
+  uint64_t lexer_bytes;  // of states that lexers have made
+} baton_grammar_memory;
+
 typedef struct baton_grammar_vocabulary baton_grammar_vocabulary;
 typedef struct baton_grammar baton_grammar;
 typedef struct baton_grammar_state baton_grammar_state;
 
 int32_t baton_grammar_vocabulary_create(const baton_grammar_vocabulary_spec* spec,
                                         baton_grammar_vocabulary** out, baton_text_buffer* error);
+// Never waits for a compilation or a step. 0 of both for null.
+baton_grammar_memory baton_grammar_vocabulary_memory(const baton_grammar_vocabulary* vocabulary);
 void baton_grammar_vocabulary_free(baton_grammar_vocabulary* vocabulary);
 
 // Compiles `text`; the error begins with the place of a schema's fault, as "#/properties/a/type".

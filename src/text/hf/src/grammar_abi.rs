@@ -31,6 +31,14 @@ pub struct CLimits {
     timeout_ms: u64,
 }
 
+/// baton_grammar_memory
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct CMemory {
+    mask_bytes: u64,
+    lexer_bytes: u64,
+}
+
 fn kind_of(kind: u32) -> Result<Kind, Failure> {
     const KINDS: [Kind; 7] = [
         Kind::JsonObject,
@@ -116,6 +124,20 @@ pub unsafe extern "C" fn baton_grammar_vocabulary_create(
         read_vocabulary(reference("spec", spec)?).map(|made| Box::new(Arc::new(made)))
     };
     answer(error, work, |made| out.write(Box::into_raw(made)))
+}
+
+/// # Safety
+/// See baton_grammar.h.
+#[no_mangle]
+pub unsafe extern "C" fn baton_grammar_vocabulary_memory(
+    vocabulary: *const Arc<Vocabulary>,
+) -> CMemory {
+    let read = || {
+        let memory = &reference("vocabulary", vocabulary)?.memory;
+        let (masks, lexers) = (memory.mask_bytes(), memory.lexer_bytes());
+        Ok(CMemory { mask_bytes: masks as u64, lexer_bytes: lexers as u64 })
+    };
+    guarded(read).unwrap_or_default()
 }
 
 /// # Safety

@@ -10,6 +10,7 @@ use serde_json::{json, Value};
 
 use super::compile::compile;
 use super::masks::LexerMasks;
+use super::memory::Memory;
 use super::tests::measurements::real_tokens;
 use super::tests::{bytes_vocabulary, LIMITS};
 use super::{Grammar, Kind, State, Vocabulary};
@@ -217,7 +218,8 @@ fn what_is_kept_is_bounded_and_masks_go_on() {
     let text = json!({"type": "string", "maxLength": 300}).to_string();
     let grammar = compile(&vocabulary, Kind::SchemaStrict, &text, &LIMITS).ok().unwrap();
     let masks_after = |max_bytes: usize| {
-        let masks = Arc::new(LexerMasks::new(Arc::clone(&vocabulary.tree), max_bytes));
+        let memory = Arc::new(Memory::new(usize::MAX));
+        let masks = Arc::new(LexerMasks::new(Arc::clone(&vocabulary.tree), memory, max_bytes));
         let shared: Arc<dyn BiasComputer> = Arc::clone(&masks) as _;
         let mut matcher = Matcher::new(Ok(parser_with(&grammar, shared)));
         let mut found = Vec::new();
@@ -232,4 +234,47 @@ fn what_is_kept_is_bounded_and_masks_go_on() {
     let (at_most, same) = masks_after(30_000);
     assert!(at_most <= 30_000 && at_most > 15_000, "{at_most}");
     assert!(masks == same && masks == masks_after(0).1);
+}
+
+/// The masks of an answer over `grammar` after each of 100 letters.
+fn masks_of_a_text(grammar: &Arc<Grammar>, state: &mut State) -> Vec<Vec<u32>> {
+    let letters = [b'"'].into_iter().chain([b'a'; 100]);
+    let mask_after = |byte: u8| {
+        assert_eq!(state.accept(&[u32::from(byte) + 1]).ok(), Some(1));
+        let mut words = vec![0; grammar.usable().len()];
+        assert!(state.mask(&mut words).is_ok());
+        words
+    };
+    letters.map(mask_after).collect()
+}
+
+#[test]
+fn all_lexers_have_one_budget_and_give_back_what_they_had() {
+    let text = |length: u32| json!({"type": "string", "maxLength": length}).to_string();
+    let compiled = |vocabulary: &Arc<Vocabulary>, length| {
+        let made = compile(vocabulary, Kind::SchemaStrict, &text(length), &LIMITS);
+        Arc::new(made.ok().unwrap())
+    };
+    let free = mixed_vocabulary();
+    let mut small = mixed_vocabulary();
+    Arc::get_mut(&mut small).unwrap().memory = Arc::new(Memory::new(30_000));
+    let mut bytes_before = 0;
+    let mut held = Vec::new();
+    for length in [200, 300] {
+        let (wide, tight) = (compiled(&free, length), compiled(&small, length));
+        let mut state = State::new(&tight);
+        let masks = masks_of_a_text(&tight, &mut state);
+        assert!(masks == masks_of_a_text(&wide, &mut State::new(&wide)));
+        held.push(state); // the grammar itself is gone: as one that a cache gave up
+        assert!(small.memory.mask_bytes() <= 30_000);
+        assert!(small.memory.lexer_bytes() > bytes_before, "states of {length}");
+        bytes_before = small.memory.lexer_bytes();
+    }
+    assert!(small.memory.mask_bytes() > 15_000, "{}", small.memory.mask_bytes());
+    assert_eq!((free.memory.mask_bytes(), free.memory.lexer_bytes()), (0, 0), "all are gone");
+    let copy = held[0].clone();
+    held.clear();
+    assert!(small.memory.lexer_bytes() > 0, "the copy's lexer is the first one's");
+    drop(copy);
+    assert_eq!((small.memory.mask_bytes(), small.memory.lexer_bytes()), (0, 0));
 }

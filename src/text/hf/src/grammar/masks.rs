@@ -9,6 +9,7 @@ use llguidance::derivre::{Regex, StateID};
 use llguidance::earley::{BiasComputer, ParserRecognizer, SlicedBiasComputer};
 use llguidance::toktrie::{Recognizer, SimpleVob, TokEnv, TokTrie, TrieNode};
 
+use super::memory::Memory;
 use crate::Failure;
 
 const NO_TOKEN: u32 = u32::MAX;
@@ -52,6 +53,7 @@ struct LexerPart {
 /// The masks of all parsers that share one lexer. Any thread.
 pub struct LexerMasks {
     tree: Arc<TokenTree>,
+    memory: Arc<Memory>,
     max_bytes: usize,
     kept: Mutex<Kept>,
 }
@@ -217,9 +219,9 @@ impl TokenTree {
 }
 
 impl LexerMasks {
-    /// `max_bytes` bounds what is kept. The states after that are asked for each mask.
-    pub fn new(tree: Arc<TokenTree>, max_bytes: usize) -> LexerMasks {
-        LexerMasks { tree, max_bytes, kept: Mutex::default() }
+    /// `max_bytes` and `memory` bound what is kept. The states after that are asked for each mask.
+    pub fn new(tree: Arc<TokenTree>, memory: Arc<Memory>, max_bytes: usize) -> LexerMasks {
+        LexerMasks { tree, memory, max_bytes, kept: Mutex::default() }
     }
 
     fn part_of(&self, parser: &mut ParserRecognizer<'_>) -> Arc<LexerPart> {
@@ -233,7 +235,7 @@ impl LexerMasks {
             + size_of_val(part.allowed.as_slice())
             + size_of_val(part.rest.as_slice());
         let mut kept = self.lock();
-        if kept.num_bytes + num_bytes <= self.max_bytes {
+        if kept.num_bytes + num_bytes <= self.max_bytes && self.memory.take_mask(num_bytes) {
             kept.num_bytes += num_bytes;
             kept.parts.insert(state, Arc::clone(&part));
         }
@@ -247,6 +249,12 @@ impl LexerMasks {
     #[cfg(test)]
     pub fn num_bytes(&self) -> usize {
         self.lock().num_bytes
+    }
+}
+
+impl Drop for LexerMasks {
+    fn drop(&mut self) {
+        self.memory.give_masks_back(self.lock().num_bytes);
     }
 }
 

@@ -6,6 +6,7 @@ mod gbnf;
 mod json_text;
 mod lark;
 mod masks;
+mod memory;
 mod places;
 mod regex;
 mod schema;

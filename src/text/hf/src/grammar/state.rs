@@ -1,17 +1,21 @@
 //! Where one answer stands in its grammar.
 
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::api::StopReason;
+use llguidance::earley::Parser;
 use llguidance::{Matcher, TokenParser};
 
 use super::masks::LexerMasks;
+use super::memory::Memory;
 use super::vocabulary::Vocabulary;
 use crate::{Code, Failure};
 
 /// Bytes of masks that the answers of one lexer share: those of 600 states of the lexer at 50,000
 /// tokens, of 120 at 260,000.
-const MAX_MASK_BYTES: usize = 4 << 20;
+const MAX_LEXER_MASK_BYTES: usize = 4 << 20;
 
 /// A compiled grammar. Its states share one cache of the lexer, which is behind a lock: one step
 /// runs at a time.
@@ -20,7 +24,7 @@ pub struct Grammar {
     /// Never advanced: what a state is built from when the shared cache has met a limit.
     pristine: TokenParser,
     /// The state at the start with the cache that all states share.
-    shared: Mutex<Matcher>,
+    shared: Mutex<Start>,
     /// Keywords of the schema that are not enforced, each as its place.
     pub ignored: Vec<String>,
 }
@@ -29,10 +33,42 @@ pub struct Grammar {
 pub struct State {
     grammar: Arc<Grammar>,
     matcher: Matcher,
+    lexer: Arc<Lexer>,
     tokens: Vec<u32>,
 }
 
-fn lock(shared: &Mutex<Matcher>) -> std::sync::MutexGuard<'_, Matcher> {
+/// A state at the start, and the lexer that all of its copies share.
+#[derive(Clone)]
+struct Start {
+    matcher: Matcher,
+    lexer: Arc<Lexer>,
+}
+
+/// Counts the states that a lexer has made.
+struct Lexer {
+    /// Never advanced: it looks at the lexer.
+    parser: Parser,
+    memory: Arc<Memory>,
+    num_bytes: AtomicUsize,
+}
+
+impl Lexer {
+    /// Counts anew, after a step that was good. A lexer in which another thread has just panicked
+    /// cannot be looked at, and is about to be left.
+    fn count(&self) {
+        let look = AssertUnwindSafe(|| self.parser.lexer_stats().num_bytes);
+        let Ok(now) = catch_unwind(look) else { return };
+        self.memory.change_lexer(self.num_bytes.swap(now, Relaxed), now);
+    }
+}
+
+impl Drop for Lexer {
+    fn drop(&mut self) {
+        self.memory.change_lexer(*self.num_bytes.get_mut(), 0);
+    }
+}
+
+fn lock(shared: &Mutex<Start>) -> std::sync::MutexGuard<'_, Start> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -48,8 +84,13 @@ impl Grammar {
 
     /// The state at the start with a lexer of its own. What one lexer's masks keep says nothing of
     /// another's states.
-    fn fresh(&self) -> Matcher {
+    fn fresh(&self) -> Start {
         at_start(&self.vocabulary, &self.pristine)
+    }
+
+    #[cfg(test)]
+    pub fn usable(&self) -> &[u32] {
+        &self.vocabulary.usable
     }
 
     #[cfg(test)]
@@ -58,17 +99,25 @@ impl Grammar {
     }
 }
 
-fn at_start(vocabulary: &Vocabulary, pristine: &TokenParser) -> Matcher {
+fn at_start(vocabulary: &Vocabulary, pristine: &TokenParser) -> Start {
     let mut parser = pristine.deep_clone();
-    let masks = LexerMasks::new(Arc::clone(&vocabulary.tree), MAX_MASK_BYTES);
+    let memory = &vocabulary.memory;
+    let tree = Arc::clone(&vocabulary.tree);
+    let masks = LexerMasks::new(tree, Arc::clone(memory), MAX_LEXER_MASK_BYTES);
     parser.bias_computer = Arc::new(masks);
-    Matcher::new(Ok(parser))
+    let lexer = Arc::new(Lexer {
+        parser: parser.parser.clone(),
+        memory: Arc::clone(memory),
+        num_bytes: AtomicUsize::new(0),
+    });
+    lexer.count();
+    Start { matcher: Matcher::new(Ok(parser)), lexer }
 }
 
 impl State {
     pub fn new(grammar: &Arc<Grammar>) -> State {
-        let matcher = lock(&grammar.shared).clone();
-        State { grammar: Arc::clone(grammar), matcher, tokens: Vec::new() }
+        let Start { matcher, lexer } = lock(&grammar.shared).clone();
+        State { grammar: Arc::clone(grammar), matcher, lexer, tokens: Vec::new() }
     }
 
     /// Runs `work`; when it fails, once more on a state that owns its cache. The cache of the
@@ -81,7 +130,8 @@ impl State {
             return Ok(value);
         }
         *lock(&self.grammar.shared) = self.grammar.fresh();
-        self.matcher = self.grammar.fresh();
+        let own = self.grammar.fresh();
+        (self.matcher, self.lexer) = (own.matcher, own.lexer);
         let replayed = self.matcher.consume_tokens(&self.tokens);
         replayed.and_then(|()| work(&mut self.matcher)).map_err(|e| failure_of(&self.matcher, &e))
     }
@@ -111,6 +161,7 @@ impl State {
             anyhow::ensure!(!empty, "{NO_TOKEN}");
             Ok(set)
         })?;
+        self.lexer.count();
         words.fill(0);
         for (to, (from, usable)) in words.iter_mut().zip(set.as_slice().iter().zip(usable)) {
             *to = from & usable;
@@ -129,6 +180,7 @@ impl Clone for State {
         State {
             grammar: Arc::clone(&self.grammar),
             matcher: self.matcher.clone(),
+            lexer: Arc::clone(&self.lexer),
             tokens: self.tokens.clone(),
         }
     }

@@ -7,6 +7,7 @@ use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokR
 use llguidance::ParserFactory;
 
 use super::masks::TokenTree;
+use super::memory::{Memory, MAX_MASK_BYTES};
 use crate::Failure;
 
 /// The byte that llguidance puts before the name of a special token. No UTF-8 text has it, so a
@@ -33,6 +34,7 @@ pub fn parser_limits() -> ParserLimits {
 pub struct Vocabulary {
     pub factory: ParserFactory,
     pub tree: Arc<TokenTree>,
+    pub memory: Arc<Memory>,
     /// Bit i: token i has text that a grammar can spell, or it ends a generation.
     pub usable: Vec<u32>,
     pub num_tokens: usize,
@@ -76,6 +78,7 @@ impl Vocabulary {
             .map_err(|e| Failure::invalid(format!("vocabulary: {e}")))?;
         factory.quiet();
         *factory.limits_mut() = parser_limits();
-        Ok(Vocabulary { factory, tree, usable, num_tokens: tokens.len() })
+        let memory = Arc::new(Memory::new(MAX_MASK_BYTES));
+        Ok(Vocabulary { factory, tree, memory, usable, num_tokens: tokens.len() })
     }
 }
