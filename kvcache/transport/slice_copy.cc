@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kvcache/transport/slice_copy_avx2.h"
+#include "src/base/instruction_sets.h"
 #include "src/base/xxh3.h"
 
 namespace baton::kv {
@@ -35,7 +36,7 @@ uint64_t SliceChecksum(const std::byte* data, size_t size_bytes) {
 }
 
 uint64_t CopyAndChecksum(std::byte* dest, const std::byte* source, size_t size_bytes) {
-  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
+  static const bool has_avx2 = RunsAvx2();
   if (has_avx2 && size_bytes >= kMinFusedBytes && size_bytes % 64 == 0 && IsAligned(dest) &&
       IsAligned(source)) {
     return internal::CopyAndChecksumAvx2(dest, source, size_bytes);

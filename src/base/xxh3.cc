@@ -6,6 +6,7 @@
 #include <new>
 
 #include "src/base/check.h"
+#include "src/base/instruction_sets.h"
 #include "src/base/xxh3_bodies.h"
 
 namespace baton {
@@ -27,9 +28,8 @@ void BaselineUpdate(void* state, const void* data, size_t size) {
 
 const internal::Xxh3Body& Body() {
   static const internal::Xxh3Body body =
-      __builtin_cpu_supports("avx2")
-          ? internal::Xxh3BodyAvx2()
-          : internal::Xxh3Body{&BaselineHash64, &BaselineHash128, &BaselineUpdate};
+      RunsAvx2() ? internal::Xxh3BodyAvx2()
+                 : internal::Xxh3Body{&BaselineHash64, &BaselineHash128, &BaselineUpdate};
   return body;
 }
 

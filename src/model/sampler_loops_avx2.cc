@@ -1,5 +1,6 @@
 // SamplerLoops compiled with AVX2. Inline functions of the headers may be emitted here with AVX2
 // code, so nothing but the table leaves this file.
+#include "src/base/instruction_sets.h"
 #include "src/model/sampler_loops.h"
 
 namespace baton::model {
@@ -7,8 +8,6 @@ namespace sampler_avx2 {
 #include "src/model/sampler_loops_body.h"
 }  // namespace sampler_avx2
 
-const SamplerLoops* Avx2SamplerLoops() {
-  return __builtin_cpu_supports("avx2") != 0 ? &sampler_avx2::kLoops : nullptr;
-}
+const SamplerLoops* Avx2SamplerLoops() { return RunsAvx2() ? &sampler_avx2::kLoops : nullptr; }
 
 }  // namespace baton::model

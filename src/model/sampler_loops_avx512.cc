@@ -1,5 +1,6 @@
 // SamplerLoops compiled with AVX-512. As in sampler_loops_avx2.cc, nothing but the table leaves
 // this file.
+#include "src/base/instruction_sets.h"
 #include "src/model/sampler_loops.h"
 
 namespace baton::model {
@@ -8,11 +9,7 @@ namespace sampler_avx512 {
 }  // namespace sampler_avx512
 
 const SamplerLoops* Avx512SamplerLoops() {
-  const bool runs =
-      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-      __builtin_cpu_supports("avx512vnni") != 0;
-  return runs ? &sampler_avx512::kLoops : nullptr;
+  return RunsAvx512() ? &sampler_avx512::kLoops : nullptr;
 }
 
 }  // namespace baton::model

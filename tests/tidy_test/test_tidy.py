@@ -414,6 +414,17 @@ class TextTest(unittest.TestCase):
             len(findings(text_rules.check_libm, {"src/model/sampler.cc": "std::log(x);"})), 1
         )
 
+    def test_cpu_features(self):
+        question = '__builtin_cpu_supports("avx2")'
+        files = {
+            "src/a.cc": f"// {question}\nif ({question}) f();",
+            text_rules.FEATURES_SOURCE: f'{question} "fma"',
+            text_rules.FLAGS_SOURCE: '"-mavx2;-mfma;-mbmi2" -mvzeroupper',
+        }
+        self.assertEqual(
+            names(text_rules.check_cpu_features, files), ["__builtin_cpu_supports", "bmi2"]
+        )
+
     def test_readmes(self):
         self.assertEqual(len(findings(text_rules.check_readmes, {"scheduler/a.h": ""})), 1)
         both = {"scheduler/a.h": "", "scheduler/README.md": ""}

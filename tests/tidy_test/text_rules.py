@@ -72,6 +72,11 @@ OPENING = {
     mark: re.compile(rf"(?:^|\s){mark}+!?\s*(Of|Those|What|Who|Likewise|The same)\b")
     for mark in ("//", "#")
 }
+# The one source that asks the processor, and the flags of x_avx2.cc and x_avx512.cc.
+FEATURES_SOURCE = "src/base/instruction_sets.cc"
+FLAGS_SOURCE = "scripts/cmake/baton_targets.cmake"
+CPU_QUESTION = re.compile(r"\b(?:__builtin_cpu_(?:supports|is)|__get_cpuid\w*|__cpuid\w*)\b")
+CPU_FLAG = re.compile(r"-m((?:avx|fma|f16c|bmi)\w*)")
 LIBM = re.compile(
     r"\bstd::(?:exp2?|expm1|log2?|log10|log1p|pow|sin|cos|tan|tanh|erf)\b"
     r"|(?<![\w:.>])(?:expf?|exp2f?|logf?|log2f?|powf?|sinf?|cosf?|tanhf?)\s*\("
@@ -214,6 +219,24 @@ def check_libm(tree):
                 line,
                 f"{match.group(0).strip('( ')}: no libm in kernels or sampler",
             )
+
+
+def check_cpu_features(tree):
+    """Whoever chooses code of x_avx2.cc asks for every feature that it is compiled for."""
+    for path in tree.cpp():
+        text = blank_comments_and_strings(tree.text(path))
+        for match in CPU_QUESTION.finditer(text):
+            if path == FEATURES_SOURCE:
+                break
+            line = text[: match.start()].count("\n") + 1
+            message = f"{match.group()}: ask {FEATURES_SOURCE}"
+            yield Finding("cpu", path, match.group(), line, message)
+    if not {FEATURES_SOURCE, FLAGS_SOURCE} <= set(tree.paths):
+        return
+    flags = set(CPU_FLAG.findall(tree.text(FLAGS_SOURCE)))
+    for name in sorted(flags ^ set(re.findall(r'"(\w+)"', tree.text(FEATURES_SOURCE)))):
+        message = f"{name} stands in one of {FEATURES_SOURCE} and {FLAGS_SOURCE}"
+        yield Finding("cpu", FEATURES_SOURCE, name, 1, message)
 
 
 def check_readmes(tree):

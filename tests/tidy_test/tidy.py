@@ -32,6 +32,7 @@ RULES = (
     text_rules.check_text,
     text_rules.check_openings,
     text_rules.check_libm,
+    text_rules.check_cpu_features,
     text_rules.check_readmes,
     path_rules.check_paths,
     path_rules.check_page_sizes,
