@@ -1,7 +1,6 @@
 // Attention of many rows of a sequence over its keys in blocks: 64 (token, head) pairs a cta.
 //
 // Work: a cta of four warps takes one item at a time, pairs of one kv head, and walks all tiles of
-// Work: a cta of four warps takes one item at a time, pairs of one kv head, and walks all tiles of
 // 64 keys that they see. A warp has sixteen pairs, and all four multiply with the same K and V.
 // Each tile is two units of the ring, K then V, copied two units ahead. The split's sums are in
 // registers (head_dim / 2). The folded totals are in shared memory, where each thread touches its

@@ -141,7 +141,7 @@ BATON_DEVICE void FillNormed(const NarrowLaunch<Tail>& launch, StageRange range,
     simt::fence_proxy_async();
     simt::sync_warp();
     if (simt::lane() == 0) simt::mbar_arrive(&memory.full[slot]);
-    // Behind the last stage lie zeros.
+    // After the cta's last stage: a part of K that nobody multiplies, or zeros.
     chunks.Load(params, launch.norm, range.begin + i + 1);
   }
 }
