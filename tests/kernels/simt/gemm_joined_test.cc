@@ -556,7 +556,8 @@ TEST(GemmNormed, EveryNumberOfRowsHasTheBitsOfALaunchForEach) {
   for (uint32_t m = 1; m <= kMaxNormedRows; ++m) {
     EXPECT_EQ(sums.Run(m), "");
     EXPECT_EQ(gates.Run(m, GemmPath::kNarrow), "");
-    HeadsCase heads = {{.rows = {{1, 3, m}}}, 328};
+    // Heads of a tile, and of two that meet.
+    HeadsCase heads = {{.head_dim = m % 2 == 0 ? 64u : 128u, .rows = {{1, 3, m}}}, 328};
     heads.has_norm = true;
     EXPECT_EQ(Heads(heads).Run(GemmPath::kNarrow), "") << m << " rows";
   }
