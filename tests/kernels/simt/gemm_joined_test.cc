@@ -529,6 +529,9 @@ TEST(GemmRope, CallsThatNoKernelTakesAreRefusedByName) {
   params = good;
   params.rope.qkv = nullptr;
   EXPECT_THAT(message(params), HasSubstr("is not what"));
+  params.product.y_bf16 = nullptr;
+  params.product.y_float = y.as<float>();
+  EXPECT_THAT(message(params), HasSubstr("is not what"));
   params = good;
   params.arrivals = nullptr;
   EXPECT_THAT(message(params), HasSubstr("no arrivals"));
@@ -610,10 +613,17 @@ TEST(GemmNormed, CallsThatNoKernelTakesAreRefusedByName) {
   params.product.y_bf16 = nullptr;
   params.product.y_float = y.as<float>();
   EXPECT_THAT(message(params), HasSubstr("the residual is bf16"));
+  params = good;
+  params.squares = nullptr;
+  EXPECT_THAT(message(params), HasSubstr("GemmSum: a norm without its squares"));
   GatedGemmParams gated = {good.product, GateKind::kSilu, {y.as<Bf16>(), y.as<float>(), 1e-5f}};
   gated.product.path = GemmPath::kRows8;
   EXPECT_THAT(std::string(runner::Kernels().gemm_gated(gated, nullptr).message()),
               HasSubstr("GemmGated: a norm of 1 x 8, or a path without wgmma"));
+  gated.product.path = GemmPath::kNarrow;
+  gated.norm.squares = nullptr;
+  EXPECT_THAT(std::string(runner::Kernels().gemm_gated(gated, nullptr).message()),
+              HasSubstr("GemmGated: a norm without its squares"));
 }
 
 // True when all products of few stages have their bits.
