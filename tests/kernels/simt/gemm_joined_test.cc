@@ -577,6 +577,14 @@ TEST(GemmNormed, EveryWidthHasTheBitsOfALaunchForEach) {
   }
 }
 
+// Squares that overflow and that vanish; rows of infinities, whose norm is NaN.
+TEST(GemmNormed, HugeAndTinyValuesHaveTheBitsOfALaunchForEach) {
+  for (const float scale : {1e25f, 1e-25f, INFINITY}) {
+    EXPECT_EQ(Gates({3, 40, 328, GateKind::kSilu, scale, true}).Run(3, GemmPath::kNarrow), "")
+        << scale;
+  }
+}
+
 // So many rows of w are one segment, which takes more stages than the ring has slots.
 GatedCase ManyTiles(uint32_t m) {
   return {m, 32 * kGemmTargetTiles - 3, 9 * 64 + 8, GateKind::kSilu, 1.0f, true};
