@@ -80,7 +80,11 @@ absl::Status CheckJoined(const char* kernel, const GemmParams& params) {
 }
 
 // Errors in a call of `kernel` that has a part of a norm of `dim` columns.
-absl::Status CheckNormed(const char* kernel, const GemmParams& params, uint32_t dim) {
+absl::Status CheckNormed(const char* kernel, const GemmParams& params, uint32_t dim,
+                         const float* squares) {
+  if (squares == nullptr) {
+    return absl::InvalidArgumentError(std::string(kernel) + ": a norm without its squares");
+  }
   const bool is_narrow = PathOf(params) == GemmPath::kNarrow;
   if (params.m <= kMaxNormedRows && dim % kVec == 0 && dim <= kMaxNormedDim && is_narrow) {
     return absl::OkStatus();
@@ -161,7 +165,7 @@ absl::Status GemmGated(const GatedGemmParams& params, void* stream) {
   }
   if (absl::Status status = CheckJoined("GemmGated", product); !status.ok()) return status;
   if (params.norm.weight != nullptr) {
-    absl::Status status = CheckNormed("GemmGated", product, product.k);
+    absl::Status status = CheckNormed("GemmGated", product, product.k, params.norm.squares);
     if (!status.ok()) return status;
   }
   const GemmPath path = PathOf(product);
@@ -178,7 +182,8 @@ absl::Status GemmRope(const RopeGemmParams& params, void* stream) {
     return status;
   }
   const uint64_t columns = (rope.num_heads + uint64_t{2} * rope.kv.num_kv_heads) * rope.kv.head_dim;
-  if (product.m != rope.num_rows || product.n != columns || product.y_bf16 != rope.qkv) {
+  if (product.m != rope.num_rows || product.n != columns || product.y_bf16 != rope.qkv ||
+      (rope.qkv == nullptr && product.m > 0)) {
     return absl::InvalidArgumentError("GemmRope: " + std::to_string(product.m) + " x " +
                                       std::to_string(product.n) + " is not what " +
                                       std::to_string(rope.num_rows) + " rows of " +
@@ -190,7 +195,7 @@ absl::Status GemmRope(const RopeGemmParams& params, void* stream) {
   }
   if (absl::Status status = CheckJoined("GemmRope", product); !status.ok()) return status;
   if (params.norm.weight != nullptr) {
-    absl::Status status = CheckNormed("GemmRope", product, product.k);
+    absl::Status status = CheckNormed("GemmRope", product, product.k, params.norm.squares);
     if (!status.ok()) return status;
   }
   const GemmPath path = PathOf(product);
@@ -208,7 +213,7 @@ absl::Status GemmSum(const SumGemmParams& params, void* stream) {
     return absl::InvalidArgumentError("GemmSum: the residual is bf16, and there is no bias");
   }
   if (absl::Status status = CheckJoined("GemmSum", product); !status.ok()) return status;
-  absl::Status status = CheckNormed("GemmSum", product, product.n);
+  absl::Status status = CheckNormed("GemmSum", product, product.n, params.squares);
   if (!status.ok()) return status;
   return LaunchSumNarrow({{product, GemmSegments(product.n, product.k)}, {params.squares}}, stream);
 }

@@ -17,7 +17,7 @@ bool ThisProcessorHas(std::string_view name);
 
 // The first feature that the sources x_avx2.cc need and the processor lacks; "" = none.
 std::string_view MissingForAvx2(HasFeature has = ThisProcessorHas);
-// The same for the sources x_avx512.cc, which need those of x_avx2.cc too.
+// As MissingForAvx2, for the sources x_avx512.cc, which need those features too.
 std::string_view MissingForAvx512(HasFeature has = ThisProcessorHas);
 
 // Whether this processor lacks none. Those sources may call it: nothing of it is inline.

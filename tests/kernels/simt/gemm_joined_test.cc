@@ -529,6 +529,9 @@ TEST(GemmRope, CallsThatNoKernelTakesAreRefusedByName) {
   params = good;
   params.rope.qkv = nullptr;
   EXPECT_THAT(message(params), HasSubstr("is not what"));
+  params.product.y_bf16 = nullptr;
+  params.product.y_float = y.as<float>();
+  EXPECT_THAT(message(params), HasSubstr("is not what"));
   params = good;
   params.arrivals = nullptr;
   EXPECT_THAT(message(params), HasSubstr("no arrivals"));
@@ -556,7 +559,8 @@ TEST(GemmNormed, EveryNumberOfRowsHasTheBitsOfALaunchForEach) {
   for (uint32_t m = 1; m <= kMaxNormedRows; ++m) {
     EXPECT_EQ(sums.Run(m), "");
     EXPECT_EQ(gates.Run(m, GemmPath::kNarrow), "");
-    HeadsCase heads = {{.rows = {{1, 3, m}}}, 328};
+    // Heads of a tile, and of two that meet.
+    HeadsCase heads = {{.head_dim = m % 2 == 0 ? 64u : 128u, .rows = {{1, 3, m}}}, 328};
     heads.has_norm = true;
     EXPECT_EQ(Heads(heads).Run(GemmPath::kNarrow), "") << m << " rows";
   }
@@ -570,6 +574,14 @@ TEST(GemmNormed, EveryWidthHasTheBitsOfALaunchForEach) {
       EXPECT_EQ(Gates({2, 9, dim, GateKind::kSilu, scale, true}).Run(2, GemmPath::kNarrow), "")
           << dim;
     }
+  }
+}
+
+// Squares that overflow and that vanish; rows of infinities, whose norm is NaN.
+TEST(GemmNormed, HugeAndTinyValuesHaveTheBitsOfALaunchForEach) {
+  for (const float scale : {1e25f, 1e-25f, INFINITY}) {
+    EXPECT_EQ(Gates({3, 40, 328, GateKind::kSilu, scale, true}).Run(3, GemmPath::kNarrow), "")
+        << scale;
   }
 }
 
@@ -609,10 +621,17 @@ TEST(GemmNormed, CallsThatNoKernelTakesAreRefusedByName) {
   params.product.y_bf16 = nullptr;
   params.product.y_float = y.as<float>();
   EXPECT_THAT(message(params), HasSubstr("the residual is bf16"));
+  params = good;
+  params.squares = nullptr;
+  EXPECT_THAT(message(params), HasSubstr("GemmSum: a norm without its squares"));
   GatedGemmParams gated = {good.product, GateKind::kSilu, {y.as<Bf16>(), y.as<float>(), 1e-5f}};
   gated.product.path = GemmPath::kRows8;
   EXPECT_THAT(std::string(runner::Kernels().gemm_gated(gated, nullptr).message()),
               HasSubstr("GemmGated: a norm of 1 x 8, or a path without wgmma"));
+  gated.product.path = GemmPath::kNarrow;
+  gated.norm.squares = nullptr;
+  EXPECT_THAT(std::string(runner::Kernels().gemm_gated(gated, nullptr).message()),
+              HasSubstr("GemmGated: a norm without its squares"));
 }
 
 // True when all products of few stages have their bits.
