@@ -280,7 +280,7 @@ bool ReadOpenAi(const SurfaceCall& call, SurfaceRequest* request, RequestError* 
   return true;
 }
 
-// What both of Ollama's forms have beside their texts.
+// Both of Ollama's forms have these beside their texts.
 bool CheckOllamaOptions(const JsonValue& body, RequestError* error) {
   if (!CheckOllamaKeepAlive(body, error)) return false;
   const JsonValue* const options = GivenMember(body, "options");
