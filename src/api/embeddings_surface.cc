@@ -317,8 +317,7 @@ bool ReadOlderOllama(const SurfaceCall& call, SurfaceRequest* request, RequestEr
   }
   const JsonValue* const prompt = GivenMember(call.body, "prompt");
   if (prompt == nullptr || prompt->AsString() == nullptr) {
-    return FailField(error,
-                     prompt == nullptr ? ErrorCode::kMissingField : ErrorCode::kInvalidType,
+    return FailField(error, prompt == nullptr ? ErrorCode::kMissingField : ErrorCode::kInvalidType,
                      "prompt", kExpectedText);
   }
   JsonValue::Object members;
