@@ -144,7 +144,8 @@ constexpr AnswerObject kResponses[] = {
     {"ResponseInputTokens", "object:'response.input_tokens' input_tokens:integer"},
     {"ResponseEvent",
      "type:string sequence_number:integer response?:Response item?:object output_index?:integer "
-     "content_index?:integer summary_index?:integer item_id?:string part?:object delta?:string text?:string "
+     "content_index?:integer summary_index?:integer item_id?:string part?:object delta?:string "
+     "text?:string "
      "logprobs?:[TokenLogprob] name?:string arguments?:string code?:string message?:string "
      "param?:string|null error?:object"},
 };

@@ -280,7 +280,7 @@ bool ReadOpenAi(const SurfaceCall& call, SurfaceRequest* request, RequestError* 
   return true;
 }
 
-// What both of Ollama's forms have beside their texts.
+// Both of Ollama's forms have these beside their texts.
 bool CheckOllamaOptions(const JsonValue& body, RequestError* error) {
   if (!CheckOllamaKeepAlive(body, error)) return false;
   const JsonValue* const options = GivenMember(body, "options");
@@ -317,8 +317,7 @@ bool ReadOlderOllama(const SurfaceCall& call, SurfaceRequest* request, RequestEr
   }
   const JsonValue* const prompt = GivenMember(call.body, "prompt");
   if (prompt == nullptr || prompt->AsString() == nullptr) {
-    return FailField(error,
-                     prompt == nullptr ? ErrorCode::kMissingField : ErrorCode::kInvalidType,
+    return FailField(error, prompt == nullptr ? ErrorCode::kMissingField : ErrorCode::kInvalidType,
                      "prompt", kExpectedText);
   }
   JsonValue::Object members;

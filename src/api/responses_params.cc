@@ -459,9 +459,9 @@ class Reader {
     const JsonValue* reasoning = GivenMember(root_, "reasoning");
     const JsonValue* effort = reasoning == nullptr ? nullptr : GivenMember(*reasoning, "effort");
     const JsonValue* summary = reasoning == nullptr ? nullptr : GivenMember(*reasoning, "summary");
-    Add("reasoning", fmt::format(R"({{"effort":{},"summary":{}}})",
-                                 effort == nullptr ? "null" : JsonOf(*effort),
-                                 summary == nullptr ? "null" : JsonOf(*summary)));
+    Add("reasoning",
+        fmt::format(R"({{"effort":{},"summary":{}}})", effort == nullptr ? "null" : JsonOf(*effort),
+                    summary == nullptr ? "null" : JsonOf(*summary)));
     Add("service_tier", R"("default")");
     Add("store", "false");
     AddNumber("temperature", params.temperature);

@@ -249,8 +249,8 @@ ItemKind ThoughtsOf(const ResponsesForm& form) {
 
 // The collected answer. `kept`: gets its items; null = nothing does.
 std::unique_ptr<WholeAnswer> WholeResponse(const AnswerPlan& plan, const AnswerCollector& answer,
-                                           const GenerateResult& result,
-                                           const ResponsesForm& form, StoredItems* kept) {
+                                           const GenerateResult& result, const ResponsesForm& form,
+                                           StoredItems* kept) {
   const CollectedChoice& choice = answer.choice(0);
   ResponseState state{StatusOf(choice.end.finish)};
   const auto add = [&](ItemKind kind, std::string_view text) {

@@ -17,7 +17,7 @@ namespace baton::api {
 // Members of an answer that repeat its request (responses_params.h).
 using RepeatedFields = std::vector<std::pair<std::string_view, std::string>>;
 
-// What a request says about its answer.
+// The form that a request gives its answer.
 struct ResponsesForm {
   RepeatedFields repeated;
   bool summarizes = false;  // thoughts are the summary of their item, else its content

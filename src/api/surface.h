@@ -23,8 +23,8 @@ namespace baton::api {
 // A comment of server-sent events, and an empty line: some clients read blocks between empty lines,
 // not lines.
 inline constexpr std::string_view kCommentPing = ": ping\n\n";
-// The comment of a stream whose events have ids. OpenAI's and Anthropic's clients for Python hold on
-// to an id, and an empty line then is an event without data, which they cannot read.
+// The comment of a stream whose events have ids. OpenAI's and Anthropic's clients for Python hold
+// on to an id, and an empty line then is an event without data, which they cannot read.
 inline constexpr std::string_view kCommentPingOfIds = ": ping\n";
 
 // A request as it came.
