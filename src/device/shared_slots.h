@@ -92,7 +92,7 @@ class SharedSlots {
   // Fills the slot by `fill`, unless it is filled or another process is at it. An error of `fill`
   // leaves the slot as one that was never begun.
   StatusOr<State> TryFill(size_t idx, FillFn fill);
-  // The same, but waits for another process as long as patience lasts; then kBusy.
+  // As TryFill, but waits for another process as long as patience lasts; then kBusy.
   StatusOr<State> Fill(size_t idx, FillFn fill);
   // No write from this process any more. Fill only finds slots from here on.
   Status Protect();

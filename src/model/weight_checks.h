@@ -28,7 +28,7 @@ absl::Status CheckElements(const GgufFile& file, device::ThreadPool& pool);
 // `num_rows`.
 absl::Status CheckElementsOf(const GgufTensor& rows, uint64_t first, uint64_t num_rows,
                              device::ThreadPool& pool);
-// The same for `bytes` of a tensor.
+// As CheckElementsOf, for `bytes` of a tensor.
 absl::Status CheckRows(const GgufTensor& tensor, std::span<const std::byte> bytes, uint64_t first,
                        uint64_t num_rows, device::ThreadPool& pool);
 

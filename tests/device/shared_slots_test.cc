@@ -162,7 +162,7 @@ TEST(SharedSlotsTest, ASlotOfAKilledProcessIsFilledByTheNextOne) {
   EXPECT_TRUE(WIFSIGNALED(status));
 }
 
-// What a process leaves that was killed while it laid out the file: a size, and some memory.
+// A process that is killed while it lays out the file leaves a size, and some memory.
 TEST(SharedSlotsTest, ALayoutThatWasBegunIsDoneAgain) {
   const UniqueFd fd = NewFile();
   uint64_t size_bytes = 0;
