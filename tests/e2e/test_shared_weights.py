@@ -78,6 +78,18 @@ def test_each_worker_has_a_copy_of_its_own_where_that_is_asked(shared):
         assert answer(server) == answer(shared)
 
 
+def test_each_model_has_memory_of_its_own(shared):
+    with Server("gemma3:270m", "--share-weights", "on") as server:
+        of_model = {}
+        for worker in server.workers():
+            (inode,) = weight_maps(worker)
+            of_model.setdefault(worker["model"], set()).add(inode)
+        assert len(of_model) == 2 and all(len(inodes) == 1 for inodes in of_model.values())
+        assert len(set.union(*of_model.values())) == 2
+        _, _, body = server.post("/v1/completions", {**PROMPT, "model": MODEL})
+        assert body["choices"][0]["text"] == answer(shared)
+
+
 def not_memory():
     return os.open("/dev/null", os.O_RDWR)
 
