@@ -141,11 +141,11 @@ Status SharedSlots::JoinLocked(const SlotsWanted& wanted, ThreadPool& pool) {
 // A file of our own making is right; one that somebody else spoils must not make us fault.
 Status SharedSlots::CheckLayout() const {
   if (header_->num_slots != num_slots() || header_->size_bytes != size_bytes_) {
-    return FailedPrecondition("it has {} slots in {} bytes, wanted are {} in {}",
+    return FailedPrecondition("the memory file has {} slots in {} bytes, wanted are {} in {}",
                               header_->num_slots, header_->size_bytes, num_slots(), size_bytes_);
   }
   if (header_->identity != identity_) {
-    return FailedPrecondition("it is filled from other files, or by another build");
+    return FailedPrecondition("the memory file is filled from other files, or by another build");
   }
   const int seals = ::fcntl(fd_.get(), F_GET_SEALS);
   struct stat info;

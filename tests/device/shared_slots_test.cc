@@ -206,7 +206,7 @@ TEST(SharedSlotsTest, RefusesWhatHoldsSomethingElse) {
   other.identity = {1, 3};
   EXPECT_THAT(ErrorOfJoining(fd.get(), other).ToString(), HasSubstr("filled from other files"));
   EXPECT_THAT(ErrorOfJoining(fd.get(), Wanted({5, 100})).ToString(),
-              HasSubstr("it has 3 slots in 4194304 bytes, wanted are 2 in 2097152"));
+              HasSubstr("has 3 slots in 4194304 bytes, wanted are 2 in 2097152"));
   Member again(fd.get());
   EXPECT_EQ(*again.FillWith(0, 'a'), State::kFilledNow) << "the file is as it was";
 }

@@ -115,7 +115,7 @@ TEST(WeightSharingTest, EveryModelHasTheBytesOfPackingAlone) {
     const auto alone = Load(path, -1);
     ASSERT_TRUE(alone.ok()) << alone.status();
     const UniqueFd fd = NewFile();
-    std::array<StatusOr<ModelWeights>, 2> together = {Status(), Status()};
+    std::array<StatusOr<ModelWeights>, 2> together;
     {
       std::thread other([&] { together[1] = Load(path, fd.get()); });
       together[0] = Load(path, fd.get());
@@ -123,12 +123,12 @@ TEST(WeightSharingTest, EveryModelHasTheBytesOfPackingAlone) {
     }
     ASSERT_TRUE(together[0].ok()) << together[0].status();
     ASSERT_TRUE(together[1].ok()) << together[1].status();
-    const auto later = Load(path, fd.get());
+    auto later = Load(path, fd.get());
     ASSERT_TRUE(later.ok()) << later.status();
     const SharingReport& first = together[0]->sharing;
     EXPECT_EQ(first.num_packed + together[1]->sharing.num_packed, first.num_matrices);
     EXPECT_EQ(later->sharing.num_packed, 0u);
-    for (const auto* weights : {&*together[0], &*together[1], &*later}) {
+    for (const ModelWeights* weights : {&*together[0], &*together[1], &*later}) {
       EXPECT_GT(weights->sharing.shared_bytes, alone->bytes()) << weights->sharing.why_private;
       EXPECT_EQ(weights->weights_id, alone->weights_id);
       EXPECT_EQ(weights->bytes(), alone->bytes());
