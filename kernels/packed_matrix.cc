@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 #include <iterator>
+#include <utility>
 #include <vector>
 
 #include "src/base/atomic_min.h"
@@ -304,14 +305,16 @@ void PackFloatPanel(uint32_t element_bytes, std::span<const std::byte* const> ro
   }
 }
 
+absl::Status CheckRowLength(const WeightTraits& traits, uint32_t k) {
+  if (k != 0 && k % traits.block_elements == 0) return OkStatus();
+  return InvalidArgument("row length {} of a {} matrix is not a positive multiple of {}", k,
+                         traits.name, traits.block_elements);
+}
+
 absl::Status CheckParts(std::span<const RawRows> parts, uint32_t k) {
   if (parts.empty()) return InvalidArgument("no rows to pack");
   const WeightTraits& traits = TraitsOf(parts[0].type);
-  if (k == 0 || k % traits.block_elements != 0) {
-    return InvalidArgument("row length {} of a {} matrix is not a positive multiple of {}", k,
-                           traits.name, traits.block_elements);
-  }
-  uint64_t total = 0;
+  BATON_RETURN_IF_ERROR(CheckRowLength(traits, k));
   for (const RawRows& part : parts) {
     if (part.type != parts[0].type) {
       return InvalidArgument("rows of type {} and {} cannot be joined", traits.name,
@@ -322,10 +325,14 @@ absl::Status CheckParts(std::span<const RawRows> parts, uint32_t k) {
       return InvalidArgument("{} rows of {} {} elements in {} bytes, need {}", part.n, k,
                              traits.name, part.bytes.size(), need.value_or(UINT64_MAX));
     }
-    total += part.n;
   }
-  if (total > UINT32_MAX - kPanelRows) return InvalidArgument("{} rows are too many", total);
   return OkStatus();
+}
+
+uint64_t NumRows(std::span<const RawRows> parts) {
+  uint64_t total = 0;
+  for (const RawRows& part : parts) total += part.n;
+  return total;
 }
 
 }  // namespace
@@ -339,11 +346,23 @@ absl::StatusOr<PackedMatrix> PackedMatrix::Pack(WeightType type, std::span<const
 absl::StatusOr<PackedMatrix> PackedMatrix::PackRows(std::span<const RawRows> parts, uint32_t k,
                                                     ThreadPool& pool) {
   BATON_RETURN_IF_ERROR(CheckParts(parts, k));
+  BATON_ASSIGN_OR_RETURN(PackedMatrix matrix, Shaped(parts[0].type, NumRows(parts), k));
+  BATON_ASSIGN_OR_RETURN(AlignedBuffer packed, AlignedBuffer::Allocate(matrix.bytes()));
+  BATON_RETURN_IF_ERROR(matrix.PackInto(parts, pool, {packed.data(), packed.size()}));
+  matrix.Own(std::move(packed));
+  return matrix;
+}
+
+absl::StatusOr<PackedMatrix> PackedMatrix::Shaped(WeightType type, uint64_t n, uint32_t k) {
+  const WeightTraits& traits = TraitsOf(type);
+  BATON_RETURN_IF_ERROR(CheckRowLength(traits, k));
+  if (n == 0 || n > UINT32_MAX - kPanelRows) {
+    return InvalidArgument("{} rows are outside [1, {}]", n, UINT32_MAX - kPanelRows);
+  }
   PackedMatrix matrix;
-  matrix.type_ = parts[0].type;
+  matrix.type_ = type;
   matrix.k_ = k;
-  for (const RawRows& part : parts) matrix.n_ += part.n;
-  const WeightTraits& traits = matrix.traits();
+  matrix.n_ = static_cast<uint32_t>(n);
   matrix.uses_a16_ = traits.quantized();
   if (traits.quantized()) {
     // The whole super-blocks end where the next one's scales would begin.
@@ -357,32 +376,46 @@ absl::StatusOr<PackedMatrix> PackedMatrix::PackRows(std::span<const RawRows> par
   if (!total.has_value() || *total > kMaxMatrixBytes) {
     return InvalidArgument("a {} matrix of {} x {} is too large", traits.name, matrix.n_, k);
   }
-  BATON_ASSIGN_OR_RETURN(matrix.buffer_, AlignedBuffer::Allocate(*total));
+  return matrix;
+}
 
-  std::vector<const std::byte*> rows(size_t{matrix.num_panels()} * kPanelRows, nullptr);
+absl::Status PackedMatrix::PackInto(std::span<const RawRows> parts, ThreadPool& pool,
+                                    std::span<std::byte> out) const {
+  BATON_RETURN_IF_ERROR(CheckParts(parts, k_));
+  if (parts[0].type != type_ || NumRows(parts) != n_ || out.size() != bytes()) {
+    return InvalidArgument("{} rows of type {} to {} bytes, the matrix has {} of type {}, {} bytes",
+                           NumRows(parts), TraitsOf(parts[0].type).name, out.size(), n_,
+                           traits().name, bytes());
+  }
+  std::vector<const std::byte*> rows(size_t{num_panels()} * kPanelRows, nullptr);
   size_t next = 0;
   for (const RawRows& part : parts) {
-    const size_t row_bytes = RawRowBytes(part.type, k);
+    const size_t row_bytes = RawRowBytes(part.type, k_);
     for (uint32_t r = 0; r < part.n; ++r) rows[next++] = part.bytes.data() + r * row_bytes;
   }
-  std::atomic<uint32_t> bad_row = matrix.n_;
-  pool.RunRanges(matrix.num_panels(), 4, 8 * pool.num_threads(), [&](TaskRange range, uint32_t) {
+  std::atomic<uint32_t> bad_row = n_;
+  pool.RunRanges(num_panels(), 4, 8 * pool.num_threads(), [&](TaskRange range, uint32_t) {
     for (uint32_t p = range.begin; p < range.end; ++p) {
       const std::span panel_rows(rows.data() + size_t{p} * kPanelRows, kPanelRows);
-      std::byte* out = matrix.buffer_.data() + p * matrix.panel_bytes_;
-      if (!traits.quantized()) {
-        PackFloatPanel(traits.block_bytes, panel_rows, k, out);
+      std::byte* panel = out.data() + p * panel_bytes_;
+      if (!traits().quantized()) {
+        PackFloatPanel(traits().block_bytes, panel_rows, k_, panel);
         continue;
       }
-      const uint32_t bad = PackQuantizedPanel(traits, panel_rows, k, out);
+      const uint32_t bad = PackQuantizedPanel(traits(), panel_rows, k_, panel);
       if (bad < kPanelRows) LowerTo(p * kPanelRows + bad, &bad_row);
     }
   });
-  if (bad_row < matrix.n_) {
-    return InvalidArgument("row {} of {} has a {} block whose scale is not a finite number",
-                           bad_row.load(), matrix.n_, traits.name);
-  }
-  return matrix;
+  if (bad_row == n_) return OkStatus();
+  return InvalidArgument("row {} of {} has a {} block whose scale is not a finite number",
+                         bad_row.load(), n_, traits().name);
+}
+
+void PackedMatrix::Own(AlignedBuffer packed) {
+  BATON_CHECK(packed.size() == bytes(), "{} bytes for a packed matrix of {}", packed.size(),
+              bytes());
+  owned_ = std::move(packed);
+  data_ = owned_.data();
 }
 
 WeightBlock PackedMatrix::Block(uint32_t row, uint32_t block_idx) const {

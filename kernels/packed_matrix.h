@@ -1,6 +1,6 @@
 // PackedMatrix: a weight matrix [n, k] in the one order that both prefill and decode kernels read,
 // and in its smallest form (nibbles stay nibbles). Built once at load; immutable and readable by
-// any thread afterwards; owns its memory.
+// any thread afterwards. Its bytes are its own, or lie in memory that processes share (View).
 //
 // Rows (outputs) are interleaved 16 wide, so that the lanes of a vector are outputs and no kernel
 // adds across lanes. A panel is 16 rows (the last one filled up with zero rows); panels follow each
@@ -46,6 +46,9 @@
 
 namespace baton::kernels {
 
+// Raised when the same rows get other packed bytes.
+inline constexpr uint32_t kPackedLayoutVersion = 1;
+
 // Rows of one tensor as they lie in a model file.
 struct RawRows {
   WeightType type;
@@ -69,6 +72,16 @@ class PackedMatrix {
   static absl::StatusOr<PackedMatrix> PackRows(std::span<const RawRows> parts, uint32_t k,
                                                device::ThreadPool& pool);
 
+  // The shape of a matrix whose bytes follow by Own or View. InvalidArgument as Pack.
+  static absl::StatusOr<PackedMatrix> Shaped(WeightType type, uint64_t n, uint32_t k);
+  // Packs rows of this shape to `out` [bytes()]. There stand zeros, or what an earlier call for the
+  // same rows left, whole or not. Equal rows give equal bytes. Errors as PackRows.
+  absl::Status PackInto(std::span<const RawRows> parts, device::ThreadPool& pool,
+                        std::span<std::byte> out) const;
+  // Takes what PackInto wrote: memory of its own, or memory [bytes()] that outlives the matrix.
+  void Own(device::AlignedBuffer packed);
+  void View(const std::byte* packed) { data_ = packed; }
+
   uint32_t n() const { return n_; }
   uint32_t k() const { return k_; }
   WeightType type() const { return type_; }
@@ -76,13 +89,11 @@ class PackedMatrix {
   // True when matmul reads MatMulArgs::a16, false when it reads MatMulArgs::x.
   bool uses_a16() const { return uses_a16_; }
   // Bytes that a pass over the matrix reads, padding rows included.
-  size_t bytes() const { return buffer_.size(); }
+  size_t bytes() const { return num_panels() * panel_bytes_; }
 
   uint32_t num_panels() const { return (n_ + kPanelRows - 1) / kPanelRows; }
   size_t panel_bytes() const { return panel_bytes_; }
-  const std::byte* panel(uint32_t panel_idx) const {
-    return buffer_.data() + panel_idx * panel_bytes_;
-  }
+  const std::byte* panel(uint32_t panel_idx) const { return data_ + panel_idx * panel_bytes_; }
 
   // One block of one row taken out of the packed form (quantised types). Slow; for references.
   WeightBlock Block(uint32_t row, uint32_t block_idx) const;
@@ -95,7 +106,8 @@ class PackedMatrix {
   WeightType type_ = WeightType::kF32;
   bool uses_a16_ = false;
   size_t panel_bytes_ = 0;
-  device::AlignedBuffer buffer_;
+  const std::byte* data_ = nullptr;
+  device::AlignedBuffer owned_;  // of data_; empty when others own it
 };
 
 }  // namespace baton::kernels

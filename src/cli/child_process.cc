@@ -28,11 +28,12 @@ std::vector<std::string> ChildEnvironment(const ChildSpec& spec, int report_fd) 
   const std::string report = std::string(kReportFdVariable) + "=";
   const std::string model = std::string(kModelFdVariable) + "=";
   const std::string cores = std::string(kCoresFdVariable) + "=";
+  const std::string weights = std::string(kWeightsFdVariable) + "=";
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
-    const bool is_ours =
-        text.starts_with(report) || text.starts_with(model) || text.starts_with(cores);
+    const bool is_ours = text.starts_with(report) || text.starts_with(model) ||
+                         text.starts_with(cores) || text.starts_with(weights);
     if (!is_ours) variables.emplace_back(text);
   }
   variables.push_back(report + std::to_string(report_fd));
@@ -41,6 +42,10 @@ std::vector<std::string> ChildEnvironment(const ChildSpec& spec, int report_fd) 
   }
   if (spec.cores_fd >= 0) {
     variables.push_back(fmt::format("{}{} {}", cores, spec.cores_fd, spec.core_member));
+  }
+  if (spec.weights_fd >= 0) {
+    variables.push_back(fmt::format("{}{} {}", weights, spec.weights_fd,
+                                    spec.weights_need_huge_pages ? "huge" : "any"));
   }
   return variables;
 }
@@ -54,7 +59,7 @@ struct ExecArgs {
 };
 
 // In the child, between fork and exec: only async-signal-safe calls.
-[[noreturn]] void ExecChild(ExecArgs args, int log_fd, std::array<int, 3> kept, pid_t parent) {
+[[noreturn]] void ExecChild(ExecArgs args, int log_fd, std::array<int, 4> kept, pid_t parent) {
   ::setpgid(0, 0);
   DieWithParent(parent);
   sigset_t none;
@@ -126,7 +131,7 @@ StatusOr<ChildProcess> ChildProcess::Start(const ChildSpec& spec) {
   const pid_t pid = ::fork();
   if (pid == 0) {
     ExecChild({.argv = argv.data(), .envp = envp.data()}, log.get(),
-              {writer.get(), spec.model_fd, spec.cores_fd}, parent);
+              {writer.get(), spec.model_fd, spec.cores_fd, spec.weights_fd}, parent);
   }
   if (pid < 0) return Unavailable("fork: {}", ErrnoText(errno));
   ChildProcess process(pid, std::move(reader));

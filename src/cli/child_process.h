@@ -29,6 +29,11 @@ inline constexpr char kModelFdVariable[] = "BATON_MODEL_FD";
 // place after it too.
 inline constexpr char kCoresFdVariable[] = "BATON_CORES_FD";
 
+// Name of the variable that a worker of `serve` has when it packs its model's weights together with
+// others: "FD huge" or "FD any", the memory file (src/device/shared_slots.h), and whether it must
+// be on huge pages.
+inline constexpr char kWeightsFdVariable[] = "BATON_WEIGHTS_FD";
+
 // A report of a child about itself, or about one of its workers.
 using ChildReport = std::map<std::string, std::string>;
 
@@ -46,6 +51,8 @@ struct ChildSpec {
   std::string model_id;           // with model_fd
   int cores_fd = -1;              // the core budget, which the child inherits; -1 = none
   uint32_t core_member = 0;       // with cores_fd: of its first worker
+  int weights_fd = -1;            // memory for packed weights, which the child inherits; -1 = none
+  bool weights_need_huge_pages = true;  // with weights_fd
   // Where that file cannot be opened they are this process's stderr.
   bool starts_without_log = false;
 };

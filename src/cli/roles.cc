@@ -180,6 +180,21 @@ void TakeInheritedCores(WorkerConfig& config) {
   config.core_member = member;
 }
 
+// The memory in which the workers of one model keep its packed weights; nothing in other processes.
+void TakeInheritedWeights(WorkerConfig& config) {
+  const char* text = std::getenv(kWeightsFdVariable);
+  if (text == nullptr) return;
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
+  int fd = -1;
+  const bool is_known = parts.second == "huge" || parts.second == "any";
+  if (!absl::SimpleAtoi(parts.first, &fd) || !is_known || ::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+    BATON_LOG_WARN("{}={} is no descriptor and kind of pages: this worker shares no weights",
+                   kWeightsFdVariable, text);
+    return;
+  }
+  config.shared_weights = {.fd = fd, .needs_huge_pages = parts.second == "huge"};
+}
+
 // MODEL. A worker of `serve` takes the open file that the server began with, as the other workers
 // do. The name may be another file's by now, or become so before the worker opens it.
 StatusOr<ModelFile> ModelOf(const WorkerFlags& f) {
@@ -226,6 +241,7 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   config.model_id = model.id;
   config.num_threads = NumComputeThreads(f.threads);
   TakeInheritedCores(config);
+  TakeInheritedWeights(config);
   config.num_ranks = static_cast<uint32_t>(std::stoul(f.tuning.tensor_parallel));
   config.max_context = static_cast<uint32_t>(f.tuning.max_context);
   config.max_batch = static_cast<uint32_t>(f.tuning.max_batch);

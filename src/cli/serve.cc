@@ -43,6 +43,7 @@
 #include "src/cli/telemetry_flags.h"
 #include "src/cli/worker_flags.h"
 #include "src/device/core_budget.h"
+#include "src/device/shared_slots.h"
 #include "src/model/hf_folder.h"
 #include "src/model/model_report.h"
 #include "src/tls/tls_identity.h"
@@ -51,6 +52,7 @@ namespace baton::cli {
 
 using api::RouterConfig;
 using device::CoreBudget;
+using device::SharedSlots;
 using router::ServedNames;
 using tls::CheckTlsFlags;
 using tls::TlsIdentity;
@@ -76,6 +78,7 @@ struct ServeFlags {
   int64_t silence_timeout_s = 15;
   bool colocate = false;
   std::string lend_cores = "on";
+  std::string share_weights = "auto";
   std::string objective;
   RouterTuning router;
   WorkerTuning tuning;
@@ -112,8 +115,8 @@ void Explain(FlagSet& flags) {
        "--tls-http", "--tls-cert", "--tls-key", "--tls-ca", "--cluster-secret-file"});
   flags.Arrange("Model", {"--max-context", "--served-model-name", "--tensor-parallel",
                           "--device-weights", "--deterministic", "--allow-inexact"});
-  flags.Arrange("Workers", {"--prefill", "--decode", "--threads", "--lend-cores", "--device",
-                            "--isa", "--colocate", "--speculate", "--silence-timeout",
+  flags.Arrange("Workers", {"--prefill", "--decode", "--threads", "--lend-cores", "--share-weights",
+                            "--device", "--isa", "--colocate", "--speculate", "--silence-timeout",
                             "--nccl-library", "--cublaslt-library"});
   flags.Arrange("KV memory and transfer",
                 {"--kv-memory", "--kv-dtype", "--prefix-cache", "--transport"});
@@ -143,6 +146,10 @@ void Declare(FlagSet& flags, ServeFlags& f) {
   flags.AddChoice("--lend-cores", f.lend_cores, {"on", "off"},
                   "a worker without a step to compute lends its threads to the other workers, and "
                   "has them back when it has one; off = each keeps its own part of --threads");
+  flags.AddChoice("--share-weights", f.share_weights, {"auto", "on", "off"},
+                  "workers of a model on the processor pack its weights together and keep them in "
+                  "memory once; auto = where that memory can be on huge pages; off = each has its "
+                  "own copy");
   DeclareObjective(flags, f.objective);
   DeclareRouterTuning(flags, f.router);
   DeclareTuning(flags, f.tuning);
@@ -318,7 +325,8 @@ std::vector<ServeWorkers> WorkersOf(const ServeFlags& f) {
 struct ServedModel {
   std::string argument;
   ModelFile file;
-  UniqueFd fd;  // not valid: see OpenModel
+  UniqueFd fd;       // not valid: see OpenModel
+  UniqueFd weights;  // memory for the packed weights; not valid: each worker has its own
   ServeWorkers workers;
   int64_t idx = 0;  // its place among the models: workers of all models have names of their own
 };
@@ -342,6 +350,8 @@ ChildSpec WorkerSpec(const ServeFlags& f, const ChildReport& router, const Serve
   spec.name = fmt::format("{}-{}", role, first_idx + idx);
   spec.model_fd = model.fd.get();
   spec.model_id = model.file.id;
+  spec.weights_fd = model.weights.get();
+  spec.weights_need_huge_pages = f.share_weights == "auto";
   spec.args = {
       "--router=" + router.at("grpc"), "--worker-id=" + spec.name,
       "--model=" + model.argument,     "--listen=127.0.0.1:0",
@@ -445,6 +455,20 @@ Status CheckModels(const ServeFlags& f) {
   return OkStatus();
 }
 
+bool MayComputeHere(const ServeFlags& f) {
+  return f.tuning.device == "auto" || f.tuning.device == "cpu";
+}
+
+// Memory for the packed weights of one model. It takes a page until a worker joins it.
+UniqueFd MakeSharedWeights(const ServeFlags& f) {
+  if (f.share_weights == "off" || !MayComputeHere(f)) return UniqueFd();
+  StatusOr<UniqueFd> file = SharedSlots::CreateFile();
+  if (file.ok()) return *std::move(file);
+  Print(stderr, "warning: weights are not shared, each worker has its own copy: {}\n",
+        std::string(file.status().message()));
+  return UniqueFd();
+}
+
 // Resolves or fetches each model. `*is_usage`: the error is one of the command line.
 StatusOr<std::vector<ServedModel>> ResolveModels(const ServeFlags& f, bool* is_usage) {
   std::vector<ServedModel> models;
@@ -472,6 +496,7 @@ StatusOr<std::vector<ServedModel>> ResolveModels(const ServeFlags& f, bool* is_u
     ServedModel model{.argument = f.models[i],
                       .file = *std::move(file),
                       .fd = UniqueFd(),
+                      .weights = MakeSharedWeights(f),
                       .workers = workers[i],
                       .idx = static_cast<int64_t>(i)};
     model.fd = OpenModel(model.file);
@@ -488,8 +513,7 @@ std::string IdsOf(const std::vector<ServedModel>& models, const std::string& sep
 
 // The cores that the workers share; null when each keeps its own.
 std::unique_ptr<CoreBudget> SharedCores(const ServeFlags& f) {
-  const bool may_compute_here = f.tuning.device == "auto" || f.tuning.device == "cpu";
-  if (f.lend_cores == "off" || !may_compute_here) return nullptr;
+  if (f.lend_cores == "off" || !MayComputeHere(f)) return nullptr;
   StatusOr<std::unique_ptr<CoreBudget>> budget = MakeCoreBudget(WorkersOf(f));
   if (budget.ok()) return *std::move(budget);
   Print(stderr, "warning: cores are not lent, each worker keeps its own: {}\n",

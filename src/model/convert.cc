@@ -8,9 +8,9 @@
 #include "src/model/encode_matrix.h"
 #include "src/model/hf_folder.h"
 #include "src/model/model_config.h"
-#include "src/model/model_weights.h"
 #include "src/model/partial_file.h"
 #include "src/model/tensor_plan.h"
+#include "src/model/weight_checks.h"
 
 namespace baton::model {
 namespace {

@@ -24,7 +24,8 @@ absl::StatusOr<FileMapping> FileMapping::Open(const std::string& path) {
   if (::fstat(fd.get(), &info) != 0) return OpenError("cannot stat");
   if (!S_ISREG(info.st_mode)) return NotFound("not a regular file");
   FileMapping out;
-  out.identity_ = {path, info.st_dev, info.st_ino};
+  const int64_t changed_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec;
+  out.identity_ = {path, info.st_dev, info.st_ino, changed_ns};
   if (info.st_size == 0) return out;
   const size_t size = static_cast<size_t>(info.st_size);
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);

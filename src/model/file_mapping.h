@@ -20,6 +20,7 @@ struct FileIdentity {
   std::string path;
   uint64_t device = 0;
   uint64_t inode = 0;
+  int64_t changed_ns = 0;  // when its contents were, since the Unix epoch
 };
 
 // The owner of a mapping; move-only.

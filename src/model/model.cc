@@ -28,6 +28,7 @@ bool Model::computes_in_int16() const {
 }
 
 size_t Model::weight_bytes() const { return weights_->bytes(); }
+const SharingReport& Model::sharing() const { return weights_->sharing; }
 size_t Model::workspace_bytes() const { return workspace_->bytes(); }
 
 size_t Model::bytes_read_per_step() const {

@@ -32,6 +32,7 @@
 #include "src/model/gguf.h"
 #include "src/model/model_batch.h"
 #include "src/model/model_config.h"
+#include "src/model/shared_weights.h"
 #include "src/model/state_map.h"
 
 namespace baton::model {
@@ -41,10 +42,11 @@ struct ModelOptions {
   device::ThreadPool* pool = nullptr;  // not owned; outlives the model
   kernels::Isa isa = kernels::Isa::kAuto;
   kv::KvDtype kv_dtype = kv::KvDtype::kBf16;
-  uint32_t block_size = 16;   // tokens of a KV block
-  uint32_t max_rows = 1024;   // rows of one Forward
-  uint32_t max_context = 0;   // positions of one sequence; 0 = the model's context length
-  uint64_t tokenizer_id = 0;  // part of numerics_id
+  uint32_t block_size = 16;    // tokens of a KV block
+  uint32_t max_rows = 1024;    // rows of one Forward
+  uint32_t max_context = 0;    // positions of one sequence; 0 = the model's context length
+  uint64_t tokenizer_id = 0;   // part of numerics_id
+  SharedWeights sharing = {};  // with other processes that load the same file
 };
 
 struct FeedForwardWeights;  // model_weights.h
@@ -58,7 +60,8 @@ class Model final : public LoadedModel {
  public:
   // Checks, packs and hashes the tensors of `file`, which is not needed afterwards. Errors as
   // ReadModelConfig; InvalidArgument for options out of range; FailedPrecondition when `isa` cannot
-  // run here; ResourceExhausted when memory is short. Costs one read of the file.
+  // run here; ResourceExhausted when memory is short. Costs one read of the file, or of the part
+  // that no other process of options.sharing has packed.
   static absl::StatusOr<std::unique_ptr<Model>> Load(const GgufFile& file,
                                                      const ModelOptions& options);
   ~Model() override;
@@ -84,6 +87,7 @@ class Model final : public LoadedModel {
   const std::string& numerics_text() const override { return numerics_text_; }
   std::string_view arithmetic_name() const override { return ops_->name; }
   size_t weight_bytes() const override;
+  const SharingReport& sharing() const;
   size_t workspace_bytes() const;  // activations and tables
   // More rows read more experts of a mixture.
   size_t bytes_read_per_step() const override;

@@ -8,6 +8,7 @@
 #include "src/model/model_workspace.h"
 #include "src/model/numerics.h"
 #include "src/model/tensor_plan.h"
+#include "src/model/weight_checks.h"
 
 namespace baton::model {
 
@@ -68,11 +69,12 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const GgufFile& file,
 
   BATON_ASSIGN_OR_RETURN(const TensorPlan plan, PlanTensors(file, config));
   BATON_RETURN_IF_ERROR(CheckVectors(file));
-  BATON_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(file, plan, *options.pool));
+  BATON_ASSIGN_OR_RETURN(ModelWeights weights,
+                         LoadWeights({file, config, plan}, *options.pool, options.sharing));
   model->weights_ = std::make_shared<const ModelWeights>(std::move(weights));
   BATON_RETURN_IF_ERROR(model->MakeWorkspace());
 
-  model->weights_id_ = HashWeights(file, config);
+  model->weights_id_ = model->weights_->weights_id;
   model->numerics_text_ = NumericsText({.weights_id = model->weights_id_,
                                         .tokenizer_id = options.tokenizer_id,
                                         .arithmetic = model->ops_->arithmetic,

@@ -16,6 +16,7 @@
 #include "src/device/thread_pool.h"
 #include "src/model/gguf.h"
 #include "src/model/model_config.h"
+#include "src/model/shared_weights.h"
 #include "src/model/tensor_plan.h"
 
 namespace baton::model {
@@ -119,31 +120,27 @@ struct ModelWeights {
   MatrixGroup per_layer_proj;         // [layers * per_layer, hidden]
   std::vector<float> per_layer_norm;  // [per_layer]
   std::vector<LayerWeights> layers;
+  std::string weights_id;              // HashWeights
+  SharingReport sharing;               // where the packed bytes lie
+  std::shared_ptr<const void> memory;  // in which they lie, if other processes read it too
 
   size_t bytes() const;  // packed, everything but mappings
 };
 
-// Packs the tensors of `plan`, which is of `file`, one after the other, so that memory peaks at the
-// packed weights plus the pages of the file. InvalidArgument as CheckElements; ResourceExhausted
-// when memory is short.
-absl::StatusOr<ModelWeights> LoadWeights(const GgufFile& file, const TensorPlan& plan,
-                                         device::ThreadPool& pool);
+// A checked file: its tensors, what they become, and the model's constants.
+struct WeightSource {
+  const GgufFile& file;
+  const ModelConfig& config;
+  const TensorPlan& plan;
+};
 
-// InvalidArgument naming the first vector (norm, bias, rope factor) with an element that is not
-// finite, or a rope factor that is not positive: every logit would be NaN.
-absl::Status CheckVectors(const GgufFile& file);
-// Checks one vector as CheckVectors does.
-absl::Status CheckVector(const GgufTensor& vector);
-
-// InvalidArgument naming the first row with an element that is not finite in bf16. Such an element
-// is an infinity or a NaN of an f32, f16, bf16 or fp8 tensor, or an f32 of 3.396e38 and more. An
-// element of an MXFP4 tensor beyond fp32 is one too (a power that is finite itself, times a digit).
-// Scales of other types are looked at when they are packed. Reads these tensors once.
-absl::Status CheckElements(const GgufFile& file, device::ThreadPool& pool);
-// As CheckElements, for rows of one tensor of any type; they begin at row `first` of its
-// `num_rows`.
-absl::Status CheckElementsOf(const GgufTensor& rows, uint64_t first, uint64_t num_rows,
-                             device::ThreadPool& pool);
+// Packs the tensors of `source`, one matrix after the other, so that memory peaks at the packed
+// weights plus the pages of the file, and hashes them. In memory that processes share, it packs the
+// matrices that no other one has packed or is packing, and waits for these (weight_sharing.h).
+// InvalidArgument as CheckElements, for the first matrix in the order of loading;
+// ResourceExhausted when memory is short.
+absl::StatusOr<ModelWeights> LoadWeights(const WeightSource& source, device::ThreadPool& pool,
+                                         const SharedWeights& sharing);
 
 // The error that loading for the model's whole context would give for the values of a file that
 // PlanTensors accepts: that of LoadWeights, CheckVectors or CheckRope. Works on 16 MiB (or a row)

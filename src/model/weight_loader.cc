@@ -9,6 +9,7 @@
 #include "src/model/encode_matrix.h"
 #include "src/model/model_weights.h"
 #include "src/model/pack_tensor.h"
+#include "src/model/weight_checks.h"
 
 namespace baton::model {
 

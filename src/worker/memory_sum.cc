@@ -83,7 +83,7 @@ std::vector<MemoryNeed> MemoryNeeds(const MemoryFacts& facts) {
        (facts.has_guesses ? kMaxProposalRows : 0)) *
       (uint64_t{facts.vocab_size} + facts.hidden_size);
   std::vector<MemoryNeed> needs = {
-      {"weights", facts.weight_bytes},
+      {facts.shares_weights ? "shared weights" : "weights", facts.weight_bytes},
       {"activations", facts.workspace_bytes},
       {"KV pool", facts.num_blocks * facts.block_bytes},
       {"its copy on the host", facts.host_copy_bytes},

@@ -14,8 +14,9 @@ namespace baton::worker {
 
 // How a worker is set up, as far as its memory depends on it.
 struct MemoryFacts {
-  uint64_t weight_bytes = 0;  // 0 = another worker of the process holds the weights
-  uint64_t num_blocks = 0;    // of the KV pool
+  uint64_t weight_bytes = 0;    // 0 = another worker of the process holds the weights
+  bool shares_weights = false;  // other processes hold the same bytes of them
+  uint64_t num_blocks = 0;      // of the KV pool
   uint64_t block_bytes = 0;
   uint64_t workspace_bytes = 0;  // activations and tables of a model on the processor
   uint64_t host_copy_bytes = 0;  // arena of a pool that lies on a device

@@ -13,6 +13,7 @@
 #include "src/device/device.h"
 #include "src/engine/speculator.h"
 #include "src/http/site_rules.h"
+#include "src/model/shared_weights.h"
 #include "src/obs/metric_aliases.h"
 #include "src/tls/tls_files.h"
 
@@ -43,6 +44,7 @@ struct WorkerConfig {
   // -1 = num_threads are this worker's alone.
   int core_budget_fd = -1;
   uint32_t core_member = 0;
+  model::SharedWeights shared_weights;  // with the other workers of this server, on the processor
   uint64_t kv_memory_bytes = 0;  // 0 = the larger of 1 GiB and one full sequence plus a block
   uint32_t max_context = 0;      // 0 = the model's
   // Sequences that decode at once; of a prefill worker prompts, at most limits::kMaxPrefilling.

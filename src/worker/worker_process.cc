@@ -322,7 +322,8 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
                                                    .block_size = kCpuBlockSize,
                                                    .max_rows = kMaxBatchTokens,
                                                    .max_context = config.max_context,
-                                                   .tokenizer_id = tokenizer_id}));
+                                                   .tokenizer_id = tokenizer_id,
+                                                   .sharing = config.shared_weights}));
   return OkStatus();
 }
 
@@ -575,6 +576,7 @@ MemoryFacts WorkerProcess::Parts::Memory() const {
   facts.weight_bytes = colocation.first == nullptr ? model->weight_bytes() : 0;
   if (const auto* on_cpu = dynamic_cast<const Model*>(model.get())) {
     facts.workspace_bytes = on_cpu->workspace_bytes();
+    facts.shares_weights = on_cpu->sharing().shared_bytes > 0;
   }
   facts.num_blocks = memory.num_blocks;
   facts.block_bytes = memory.layout.BlockStride();

@@ -1,5 +1,6 @@
 #include "kernels/packed_matrix.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -117,6 +118,62 @@ TEST(PackedMatrix, JoinedTensorsEqualOneTensorOfAllRows) {
     ASSERT_EQ(joined.bytes(), whole.bytes());
     EXPECT_TRUE(std::equal(joined.panel(0), joined.panel(0) + joined.bytes(), whole.panel(0)));
   }
+}
+
+TEST(PackedMatrix, PacksTheSameBytesIntoMemoryThatItIsGiven) {
+  ThreadPool pool(2);
+  for (const WeightType type : WeightTypes()) {
+    SCOPED_TRACE(TraitsOf(type).name);
+    Random random(5);
+    constexpr uint32_t kRows = 37;
+    const uint32_t k = WholeBlocks(type, 96);
+    const auto raw = RandomRaw(&random, type, kRows, k);
+    const RawRows rows = {type, raw, kRows};
+    const PackedMatrix packed = PackedMatrix::Pack(type, raw, kRows, k, pool).value();
+    const auto equals = [&](const std::byte* bytes) {
+      return std::equal(bytes, bytes + packed.bytes(), packed.panel(0));
+    };
+    PackedMatrix matrix = PackedMatrix::Shaped(type, kRows, k).value();
+    ASSERT_EQ(matrix.bytes(), packed.bytes());
+    EXPECT_EQ(matrix.uses_a16(), packed.uses_a16());
+    std::vector<std::byte> memory(packed.bytes());
+    ASSERT_TRUE(matrix.PackInto({&rows, 1}, pool, memory).ok());
+    EXPECT_TRUE(equals(memory.data()));
+    // Rows that were begun, as another process left them. Rows that fill a panel up stay zero.
+    std::vector<std::byte> begun(packed.bytes());
+    const size_t whole_panels = kRows / kPanelRows * matrix.panel_bytes();
+    std::fill_n(begun.begin(), whole_panels / 2, std::byte{0x5C});
+    ASSERT_TRUE(matrix.PackInto({&rows, 1}, pool, begun).ok());
+    EXPECT_TRUE(equals(begun.data()));
+    matrix.View(memory.data());
+    EXPECT_EQ(matrix.panel(1), memory.data() + matrix.panel_bytes());
+    device::AlignedBuffer own = device::AlignedBuffer::Allocate(memory.size()).value();
+    std::copy(memory.begin(), memory.end(), own.data());
+    matrix.Own(std::move(own));
+    const PackedMatrix moved = std::move(matrix);
+    EXPECT_TRUE(equals(moved.panel(0)));
+  }
+}
+
+TEST(PackedMatrix, RefusesRowsAndMemoryOfAnotherShape) {
+  ThreadPool pool(1);
+  const PackedMatrix matrix = PackedMatrix::Shaped(WeightType::kQ4_1, 10, 32).value();
+  const std::vector<std::byte> raw(20 * 10);
+  std::vector<std::byte> memory(matrix.bytes());
+  const auto code = [&](const RawRows& rows, size_t size) {
+    return matrix.PackInto({&rows, 1}, pool, std::span(memory).first(size)).code();
+  };
+  const auto bytes = std::span<const std::byte>(raw);
+  EXPECT_EQ(code({WeightType::kQ4_1, raw, 10}, memory.size()), StatusCode::kOk);
+  EXPECT_EQ(code({WeightType::kQ4_1, raw, 10}, memory.size() - 1), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({WeightType::kQ4_1, bytes.first(180), 9}, memory.size()),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({WeightType::kQ4_0, bytes.first(180), 10}, memory.size()),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(PackedMatrix::Shaped(WeightType::kQ4_1, 0, 32).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(PackedMatrix::Shaped(WeightType::kQ4_1, uint64_t{1} << 32, 32).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST(PackedMatrix, SaysWhatIsWrongWithItsInput) {

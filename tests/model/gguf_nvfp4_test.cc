@@ -17,6 +17,7 @@
 #include "src/model/nvfp4_rows.h"
 #include "src/model/safetensors.h"
 #include "src/model/tensor_plan.h"
+#include "src/model/weight_checks.h"
 #include "tests/model/test_model.h"
 
 namespace baton::model {

@@ -53,6 +53,9 @@ TEST(MemorySumTest, EachNeedIsItsLimitTimesItsSize) {
 
 TEST(MemorySumTest, OtherConfigurationsHaveOtherSums) {
   MemoryFacts facts = DemoFacts();
+  facts.shares_weights = true;
+  EXPECT_EQ(NeedOf(facts, "weights"), 0u);
+  EXPECT_EQ(NeedOf(facts, "shared weights"), 92 * kMiB);
   facts.num_routers = 2;
   EXPECT_EQ(NeedOf(facts, "tokens for routers"), 128 * kMiB);
   EXPECT_EQ(NeedOf(facts, "messages of routers"), 64 * kMiB);
