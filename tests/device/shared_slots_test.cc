@@ -3,7 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -233,6 +233,28 @@ TEST(SharedSlotsTest, RefusesAFileThatLostMemory) {
               0);
   }
   EXPECT_THAT(ErrorOfJoining(fd.get()).ToString(), HasSubstr("blocks of 512"));
+}
+
+// A process without huge pages, as on a system that gives none.
+TEST(SharedSlotsTest, SmallPagesServeWhoDoesNotNeedHugeOnes) {
+  const UniqueFd fd = NewFile();
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    if (::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0) ::_exit(3);
+    SlotsWanted wanted = Wanted();
+    wanted.needs_huge_pages = true;
+    const Status refused = ErrorOfJoining(fd.get(), wanted);
+    if (refused.code() != StatusCode::kFailedPrecondition) ::_exit(4);
+    if (refused.message().find("no huge pages") == std::string::npos) ::_exit(5);
+    Member member(fd.get());
+    ::_exit(member->huge_bytes() == 0 && *member.FillWith(2, 'a') == State::kFilledNow ? 0 : 6);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  Member member(fd.get());
+  EXPECT_TRUE(member->IsFilled(2) && member.Has(2, 'a'));
 }
 
 // The limit on the size of files stands for all that can keep memory from being there.
