@@ -97,7 +97,7 @@ struct Sequence {
   uint32_t MaxKvTokens() const { return spec.limits.MaxTotalTokens(spec.num_prompt_tokens) - 1; }
 };
 
-// What the prefix index has of a prompt that waits.
+// Blocks of a waiting prompt that the prefix index has.
 struct PrefixHits {
   uint32_t num_blocks = 0;  // that it can go on from
   uint32_t num_idle = 0;    // of those that it would hold, and their state: held by nobody now

@@ -44,7 +44,7 @@ struct GrammarLimits {
   uint64_t timeout_ms = 2'000;                // processor time
 };
 
-// What all grammars of one vocabulary have in memory, those included that only answers hold.
+// Memory of all grammars of one vocabulary, those included that only answers hold.
 struct GrammarMemory {
   uint64_t mask_bytes = 0;   // of masks that lexers keep for all answers; 256 MiB at most
   uint64_t lexer_bytes = 0;  // of states that lexers have made; 50,000 a lexer at most

@@ -58,7 +58,7 @@ class GrammarCache {
   // FailedPrecondition.
   StatusOr<Grammar> Compile(wire::GrammarKind kind, std::string_view text);
 
-  // Of all grammars, kept or not. Waits for nothing; 0 until the vocabulary is built.
+  // The memory of all grammars, kept or not. Waits for nothing; 0 until the vocabulary is built.
   GrammarMemory memory() const;
   size_t num_grammars();
   // Compilations since the start, those that failed too.

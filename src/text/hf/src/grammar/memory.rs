@@ -1,4 +1,4 @@
-//! What all grammars of one vocabulary have in memory, however many answers hold them.
+//! Memory of all grammars of one vocabulary, however many answers hold them.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
