@@ -196,7 +196,7 @@ class Scheduler {
   void ReleaseUnseen(Sequence* sequence);
   // Offers blocks that have become full to the index.
   void KeepFullBlocks(Sequence* sequence);
-  // The same, and offers again what has left the index meanwhile.
+  // Offers these, and again those that have left the index meanwhile.
   void Offer(Sequence* sequence);
   void ReleaseBlocks(Sequence* sequence);  // offers them a last time
   // The sequence's states are for the index.
