@@ -9,6 +9,8 @@
 
 namespace baton::sim {
 
+using engine::RequestKey;
+using engine::RequestSpec;
 using model::SampledToken;
 using model::SamplerState;
 using router::ChoiceText;
@@ -23,14 +25,8 @@ using scheduler::SequenceLimits;
 
 namespace {
 
-// The tenant and the first block of the prompt, whose KV no other tenant may find.
-std::string CacheNameOf(const GenerateRequest& request) {
-  std::string name = request.tenant;
-  for (size_t i = 0; i < std::min<size_t>(request.prompt.size(), kSimBlock); ++i) {
-    name += fmt::format(" {}", request.prompt[i]);
-  }
-  return name;
-}
+// The key of a client's request in SimClientDesk::asked.
+RequestKey AskedKey(uint64_t number) { return {.uid = {0, number}, .attempt = 1}; }
 
 }  // namespace
 
@@ -42,8 +38,7 @@ SimClient::SimClient(const SimRequest& spec, SimClientDesk* desk,
       model_(spec.request.model),
       params_(spec.request.sampling),
       num_prompt_(static_cast<uint32_t>(spec.request.prompt.size())) {
-  cache_name_ = CacheNameOf(spec.request);
-  ++desk_->num_asked[cache_name_];
+  if (desk_->has_no_faults) NoteAsked(spec.request);
   SimPrefix prefix(desk_->has_states, desk_->window);
   for (const TokenId token : spec.request.prompt) prefix.Append(token);
   choices_.reserve(spec.request.num_choices);
@@ -51,6 +46,15 @@ SimClient::SimClient(const SimRequest& spec, SimClientDesk* desk,
     choices_.push_back({prefix, SamplerState(params_, spec.request.prompt, params_.max_tokens),
                         ChoiceText(*model_->tokenizer, spec.request.stop, params_.min_tokens)});
   }
+}
+
+void SimClient::NoteAsked(const GenerateRequest& request) const {
+  RequestSpec order;
+  order.key = AskedKey(number_);
+  order.tenant = request.tenant;
+  order.tokens.assign(request.prompt.begin(), request.prompt.end());
+  order.num_prompt_tokens = num_prompt_;
+  desk_->asked.Note(order);
 }
 
 void SimClient::Note(uint64_t a, uint64_t b) {
@@ -139,7 +143,7 @@ void SimClient::CheckLogprobs(const SampledToken& expected, const TokenOutput& t
 // which knows all that it was ever asked for (AskedPrefixes).
 void SimClient::CheckCached(const RequestTimings& timings) {
   if (!desk_->has_no_faults || timings.cached_tokens == 0 || timings.resumes > 0) return;
-  if (desk_->num_asked[cache_name_] > 1) return;
+  if (desk_->asked.MayBeHeld(AskedKey(number_))) return;
   desk_->violate("foreign prefix",
                  fmt::format("request {}: {} cached tokens of a prompt that its tenant asked once",
                              number_, timings.cached_tokens));
@@ -197,6 +201,7 @@ void SimClient::End(SimEnd end) {
     return desk_->violate("two ends", fmt::format("request {} ended twice", number_));
   }
   end_ = end;
+  desk_->asked.Forget(AskedKey(number_));
   on_end_(*this);
 }
 

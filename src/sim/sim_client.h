@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "src/model/sampler.h"
 #include "src/router/choice_text.h"
 #include "src/router/submit.h"
+#include "src/sim/asked_prefixes.h"
 #include "src/sim/sim_model.h"
 #include "src/sim/sim_workload.h"
 
@@ -34,13 +34,12 @@ struct SimClientDesk {
   std::function<void(std::string_view kind, std::string text)> violate;
   std::function<int64_t()> now_us;
   int64_t max_silence_us = 0;  // between two tokens of one request; 0 = any
-  // Askings by tenant and first block of the prompt: what a prefix cache may hold for a request.
-  std::map<std::string, uint64_t> num_asked;
   // Whether a request can only find KV of others: without faults no worker computes one twice.
   bool has_no_faults = false;
-  bool has_states = false;  // of the model
-  uint32_t window = 0;      // of the model; 0 = none
-  uint64_t digest = 0;      // of everything that any client saw, with its time
+  AskedPrefixes asked{kSimBlock};  // by all clients; filled in runs without faults
+  bool has_states = false;         // of the model
+  uint32_t window = 0;             // of the model; 0 = none
+  uint64_t digest = 0;             // of everything that any client saw, with its time
   uint64_t num_tokens = 0;
 };
 
@@ -92,6 +91,7 @@ class SimClient final : public router::ResponseSink {
     scheduler::FinishReason finish = scheduler::FinishReason::kNone;
   };
 
+  void NoteAsked(const router::GenerateRequest& request) const;
   void CheckCached(const router::RequestTimings& timings);
   void Check(Choice& choice, const router::TokenOutput& token);
   void CheckLogprobs(const model::SampledToken& expected, const router::TokenOutput& token);
@@ -106,7 +106,6 @@ class SimClient final : public router::ResponseSink {
   const std::shared_ptr<const router::ModelInfo> model_;
   const wire::SamplingParams params_;
   uint32_t num_prompt_ = 0;
-  std::string cache_name_;  // of SimClientDesk::num_asked
   bool wants_cancel_ = false;
   std::vector<Choice> choices_;
   SimEnd end_ = SimEnd::kNone;

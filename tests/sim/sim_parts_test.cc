@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gtest/gtest.h"
 
 #include "src/sim/asked_prefixes.h"
 #include "src/sim/event_queue.h"
+#include "src/sim/sim_client.h"
 #include "src/sim/sim_faults.h"
 #include "src/sim/sim_model.h"
 #include "src/sim/sim_network.h"
@@ -23,6 +25,7 @@ using kv::KvLayout;
 using kv::KvView;
 using model::ModelBatch;
 using model::StateCopy;
+using router::GenerateResult;
 
 namespace {
 
@@ -78,6 +81,42 @@ TEST(AskedPrefixesTest, AnOrderAgainAndAnAnswerMayHaveLeftTheBlock) {
   EXPECT_FALSE(asked.MayBeHeld(long_one.key));
   asked.Note(OrderOf(3, "a", {6, 6}));
   EXPECT_TRUE(asked.MayBeHeld(long_one.key)) << "the answer to the short one filled the block";
+}
+
+TEST(AskedPrefixesTest, MoreBeginningsThanItKeepsAreNotJudged) {
+  AskedPrefixes asked(4);
+  const RequestSpec first = OrderOf(1, "a", {0, 0, 0, 0});
+  asked.Note(first);
+  for (TokenId i = 1; i + 1 < static_cast<TokenId>(AskedPrefixes::kMaxNames); ++i) {
+    asked.Note(OrderOf(2, "a", {i, 0, 0, 0}));
+  }
+  EXPECT_FALSE(asked.MayBeHeld(first.key));
+  asked.Note(OrderOf(2, "b", {1, 0, 0, 0}));
+  EXPECT_TRUE(asked.MayBeHeld(first.key)) << "orders that it does not keep may have begun likewise";
+}
+
+TEST(SimClientTest, ACachedPromptThatItsTenantAskedOnceIsSeen) {
+  SimClientDesk desk;
+  std::vector<std::string> kinds;
+  desk.violate = [&](std::string_view kind, const std::string&) { kinds.emplace_back(kind); };
+  desk.now_us = [] { return int64_t{1}; };
+  desk.has_no_faults = true;
+  SimRequest request = SimWorkload(3, 100, nullptr).Make(1);
+  request.request.prompt = std::vector<TokenId>{1, 2, 3, 4, 5};
+  GenerateResult result;
+  result.timings.cached_tokens = kSimBlock;
+  const auto is_foreign = [&] {
+    kinds.clear();
+    SimClient client(request, &desk, [](SimClient&) {});
+    client.OnFinished(result);
+    return std::ranges::count(kinds, "foreign prefix") > 0;
+  };
+  EXPECT_TRUE(is_foreign());
+  ++request.number;
+  EXPECT_FALSE(is_foreign()) << "the first request may have left it";
+  ++request.number;
+  request.request.tenant = "another";
+  EXPECT_TRUE(is_foreign());
 }
 
 TEST(SimProcessTest, AFrozenProcessDoesEverythingAfterwardsInOrder) {
