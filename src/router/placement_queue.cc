@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "src/base/priority.h"
 
@@ -43,7 +44,7 @@ void PlacementQueue::PlaceQueued(int64_t now_us) {
   if (!changed_) return;
   changed_ = false;
   PlacementClaims claims;
-  std::array<Line, kNumLines> waiting;
+  std::array<std::vector<Entry>, kNumLines> waiting;
   std::array<bool, kNumLines> done{};
   for (size_t line = NextLine(done); line < kNumLines; line = NextLine(done)) {
     const Entry entry = lines_[line].front();

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -380,7 +381,12 @@ std::vector<LeaseId> WorkerRegistry::Dead(int64_t now_us) const {
 RouteTable WorkerRegistry::TableFor(std::string_view model_id, int64_t now_us,
                                     SpeedPools pools) const {
   RouteTable table;
-  std::map<std::string_view, uint32_t> decode_rows;
+  absl::flat_hash_map<std::string_view, uint32_t> decode_rows;
+  table.prefill.reserve(workers_.size());
+  table.prefill_leases.reserve(workers_.size());
+  table.decode.reserve(workers_.size());
+  table.decode_leases.reserve(workers_.size());
+  decode_rows.reserve(workers_.size());
   PoolSpeeds decode_speeds = SpeedsOf(workers_, PoolRole::kDecode, model_id);
   PoolSpeeds prefill_speeds = SpeedsOf(workers_, PoolRole::kPrefill, model_id);
   if (pools == SpeedPools::kBoth) {
