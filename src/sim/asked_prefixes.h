@@ -1,6 +1,7 @@
 // AskedPrefixes: what one life of a simulated worker may hold in its prefix cache, told by the
 // orders that it was given. Blocks come into a pool by orders alone, so a hit needs an earlier
-// order of the same tenant that begins likewise, whatever faults there are. One thread.
+// order of the same tenant that begins likewise, whatever faults there are. The clients keep one of
+// the whole cluster in runs without faults. One thread.
 //
 // Invariants
 //  1. It keeps at most kMaxNames beginnings. Once it has so many, it takes every hit for right.
