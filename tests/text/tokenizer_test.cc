@@ -379,7 +379,8 @@ TEST(PreTokenizerTest, AllNamesOfATableRowShareTheRule) {
       {"qwen2", "stablelm2", "hunyuan"},
       {"qwen35"},
       {"tekken"},
-      {"gpt-4o", "o200k"},
+      {"dbrx", "smaug-bpe"},
+      {"gpt-4o", "o200k", "llama4"},
       {"deepseek-llm"},
       {"deepseek-v3"}};
   for (const auto& row : rows) {
