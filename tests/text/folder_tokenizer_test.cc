@@ -250,10 +250,23 @@ TEST(FolderTokenizerTest, NormalizedTokensAreFoundBehindTheNormalizer) {
   for (Json& added : tokenizer["added_tokens"]) {
     if (added["content"] == "\u2581\u2581") added["normalized"] = false;
   }
-  FolderTokenizerFiles files;
-  files.tokenizer_json = tokenizer.dump();
-  EXPECT_THAT(std::string(TokenizerSpecFromFolder(files, num_tokens).status().message()),
-              HasSubstr("some normalized and some"));
+  EXPECT_EQ(ids("\u2581\u2581").size(), 1u);
+  EXPECT_EQ(ids("  ").size(), 2u);
+  EXPECT_EQ(ids("   ").size(), 1u);
+}
+
+// Text would lose its exclamation marks: control tokens do not come of it.
+TEST(FolderTokenizerTest, ATokenOfOrdinaryTextStaysOneWhateverItIsCalled) {
+  FolderTokenizerFiles files = GoldenFiles("gpt2");
+  const size_t vocab_size = NumTokens(Golden()["gpt2"]["tokenizer_json"]);
+  const auto plain = Build(files, vocab_size);
+  files.tokenizer_config_json =
+      R"({"pad_token": "!", "additional_special_tokens": ["\u0120the", "<none>"]})";
+  const auto named = Build(files, vocab_size);
+  ASSERT_TRUE(named.ok()) << named.status();
+  const std::string text = "the the!! the";
+  EXPECT_EQ((*named)->Encode(text).value(), (*plain)->Encode(text).value());
+  EXPECT_EQ((*named)->Decode((*named)->Encode(text).value(), true).value(), text);
 }
 
 // Characters that are no token would vanish from a text.
@@ -310,6 +323,27 @@ const BadFolder kBadFolders[] = {
            R"({"type": "Split", "pattern": {"Regex": "[a-z]+"}, "behavior": "Isolated"})");
      },
      kMissing, "\"[a-z]+\""},
+    {"dropped rest",
+     [](Json& t) {
+       t["pre_tokenizer"]["pretokenizers"][0] = Json::parse(
+           R"({"type": "Split", "pattern": {"Regex": "\\p{N}"}, "behavior": "Removed",
+               "invert": true})");
+     },
+     kMissing, "\"Split\" is not supported"},
+    {"two ids",
+     [](Json& t) {
+       t["post_processor"] = Json::parse(
+           R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}},
+               {"Sequence": {"id": "A"}}], "special_tokens": {"x": {"ids": [1, 2]}}})");
+     },
+     kMissing, "post_processor \"TemplateProcessing\""},
+    {"far id",
+     [](Json& t) {
+       t["post_processor"] = Json::parse(
+           R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}},
+               {"Sequence": {"id": "A"}}], "special_tokens": {"x": {"ids": [70000]}}})");
+     },
+     kInvalid, "post_processor puts 70000"},
     {"processor",
      [](Json& t) { t["post_processor"] = Json::parse(R"({"type": "BertProcessing"})"); }, kMissing,
      "post_processor \"BertProcessing\""},
