@@ -322,21 +322,34 @@ class FolderReader {
     return id < vocab_size_ ? std::optional<uint32_t>(static_cast<uint32_t>(id)) : std::nullopt;
   }
 
-  Status SetTemplates() {
-    const Json templates = config_.contains("chat_template") ? config_["chat_template"] : Json();
+  // The member chat_template of `config`: a text, a list of {name, template}, or templates by name.
+  Status SetTemplatesFrom(const Json& config, const char* file) {
+    const Json templates = config.value("chat_template", Json());
     if (templates.is_string()) spec_.chat_template = templates.get<std::string>();
-    for (const Json& named : templates.is_array() ? templates : Json::array()) {
-      const std::string name = StringMember(named, "name");
-      const std::string source = StringMember(named, "template");
-      if (name.empty() || source.empty()) {
-        return InvalidArgument("tokenizer_config.json: a chat_template has no name or template");
-      }
-      if (name == "default") {
-        spec_.chat_template = source;
+    if (!templates.is_structured()) return OkStatus();
+    std::vector<NamedChatTemplate> named;
+    for (const auto& [name, entry] : templates.items()) {
+      if (templates.is_array()) {
+        named.push_back({StringMember(entry, "name"), StringMember(entry, "template")});
       } else {
-        spec_.named_templates.push_back({name, source});
+        named.push_back({name, StringMember(templates, name)});
       }
     }
+    for (NamedChatTemplate& one : named) {
+      if (one.name.empty() || one.source.empty()) {
+        return InvalidArgument("{}: a chat_template has no name or template", file);
+      }
+      if (one.name == "default") {
+        spec_.chat_template = std::move(one.source);
+      } else {
+        spec_.named_templates.push_back(std::move(one));
+      }
+    }
+    return OkStatus();
+  }
+
+  Status SetTemplates() {
+    BATON_RETURN_IF_ERROR(SetTemplatesFrom(config_, "tokenizer_config.json"));
     // As in transformers, templates in files of their own stand for all of that list.
     if (!files_.chat_template_jinja.empty()) {
       spec_.chat_template = files_.chat_template_jinja;
@@ -345,7 +358,11 @@ class FolderReader {
     if (!files_.tool_use_jinja.empty()) {
       spec_.named_templates = {{"tool_use", files_.tool_use_jinja}};
     }
-    return OkStatus();
+    const bool has_none = spec_.chat_template.empty() && spec_.named_templates.empty();
+    if (files_.chat_template_json.empty() || !has_none) return OkStatus();
+    BATON_ASSIGN_OR_RETURN(const Json config,
+                           ParseSmallJson(files_.chat_template_json, "chat_template.json"));
+    return SetTemplatesFrom(config, "chat_template.json");
   }
 
   const FolderTokenizerFiles& files_;
@@ -392,6 +409,7 @@ StatusOr<TokenizerSpec> LoadFolderTokenizer(const std::string& path, size_t voca
   BATON_RETURN_IF_ERROR(read("config.json", kMaxConfigJsonBytes, &files.config_json));
   BATON_RETURN_IF_ERROR(
       read("chat_template.jinja", kMaxConfigJsonBytes, &files.chat_template_jinja));
+  BATON_RETURN_IF_ERROR(read("chat_template.json", kMaxConfigJsonBytes, &files.chat_template_json));
   BATON_RETURN_IF_ERROR(
       read("additional_chat_templates/tool_use.jinja", kMaxConfigJsonBytes, &files.tool_use_jinja));
   return TokenizerSpecFromFolder(files, vocab_size);
