@@ -102,12 +102,13 @@ class FolderReader {
   // One that ordinary text becomes ("!" as pad_token) stays ordinary: text would lose it.
   void AddNamedTokens(std::map<uint32_t, AddedToken>& added) const {
     for (AddedToken& named : ReadNamedTokens(config_)) {
-      const bool is_letter = FirstCharacter(named.text).size() == named.text.size();
       const auto known = std::find_if(added.begin(), added.end(), [&named](const auto& entry) {
         return entry.second.text == named.text;
       });
-      const auto found = ids_.find(named.text);
+      if (known != added.end() && known->second.is_control) continue;
+      const bool is_letter = FirstCharacter(named.text).size() == named.text.size();
       if (is_letter || IsMerged(named.text)) continue;
+      const auto found = ids_.find(named.text);
       if (known != added.end()) {
         known->second.is_control = true;
         known->second.traits &= ~kIsNormalized;
