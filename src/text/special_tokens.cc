@@ -188,7 +188,7 @@ bool SpecialCuts::Next() {
     const bool takes_after = (match->traits & kTakesBlanksAfter) != 0;
     const bool takes_before = (match->traits & kTakesBlanksBefore) != 0;
     const size_t end = takes_after ? BlanksEnd(match->end) : match->end;
-    // Of blanks that another token took nothing is left for this one, itself included.
+    // Another token took the blanks that this one is made of, and those around it.
     if (takes_before && end <= done_) continue;
     const size_t begin = takes_before ? BlanksBegin(match->begin) : match->begin;
     piece_ = begin > done_ ? text_.substr(done_, begin - done_) : std::string_view();

@@ -98,7 +98,7 @@ class SpecialTokens {
 
   // The node after `byte`, or 0 (the root is nobody's child).
   uint32_t Step(uint32_t node, uint8_t byte) const;
-  // What guards leave of the control and unknown tokens that begin at a place: those of up to
+  // Guards leave these of the control and unknown tokens that begin at a place: those of up to
   // `max_control_size` bytes, and when `is_marked` none of a single character.
   struct Guarding {
     size_t max_control_size = SIZE_MAX;

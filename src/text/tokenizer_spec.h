@@ -67,7 +67,7 @@ struct TokenizerSpec {
   // User-defined tokens are found as they are written: one of U+2581 is not found in spaces. Absent
   // in GGUF files, where SentencePiece's rule holds: the two are the same.
   bool user_defined_as_written = false;
-  // What the normalizer does before it looks for tokens with kIsNormalized. It writes U+2581 for
+  // The normalizer does this before tokens with kIsNormalized are looked for: it writes U+2581 for
   // spaces, and puts the one of add_space_prefix before the text.
   bool marks_spaces_first = false;
   bool adds_prefix_first = false;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes added_golden.json: what PyPI `tokenizers` and `transformers` make of added tokens.
 
-Each case is a Hugging Face folder: a file of folder_golden.json with other parts (`changes`), in the
-form of one published family. Stored are the hash of its ids for each text, with special tokens
+Each case is a Hugging Face folder: a file of folder_golden.json with other parts (`changes`), in
+the form of one published family. Stored are the hash of its ids for each text, with special tokens
 found in the text and without, and of the texts that come back. `transformers` cases load the folder
 as AutoTokenizer does, because tokenizer_config.json changes tokens too.
 
@@ -37,11 +37,12 @@ O200K = rf"{CASED}{CONTRACTIONS}?|{UPPER}{CONTRACTIONS}?|\p{{N}}{{1,3}}|{SLASH_T
 
 PARTS = (
     ["Hello", "hello", " you", " the", "cat", "cats", "_", "7", ".", ">", "x", "X", "DIY", "'s"]
-    + [" ", " ", "  ", "    ", "\t", "\n", "\n\n", "\r\n", "\v", "\x85", "\u00a0", "\u2003", "\u3000"]
+    + [" ", " ", "  ", "    ", "\t", "\n", "\n\n", "\r\n", "\v", "\x85"]
+    + ["\u00a0", "\u2003", "\u3000"]
     + ["e\u0301", "\u0301", "\u0338", "\u00e9", "\u4e2d\u6587", "\u212b", "\U0001f600", "\u200d"]
     + [SPACE, SPACE * 2, "<0x41>", "\u0e44\u0e17", "123456"]
 )
-# Those that a case may have as added tokens, and look-alikes.
+# A case may have these as added tokens; in others they are look-alikes.
 TOKENS = [
     "<unk>", "<s>", "</s>", "<|user|>", "<|end|>", "<|im_sep|>", "<think>", "</think>", "[INST]",
     "<tool>", "cat", "   ", "\t\t", "<\u1eaf>", "<a\u0306\u0301>", f"a{SPACE}b", "<\u212b>",
@@ -136,7 +137,8 @@ def cases():
 
 def config_cases():
     """Name, file of folder_golden.json, parts that differ, tokenizer_config.json."""
-    named = {"bos_token": "<s>", "eos_token": token("</s>", rstrip=True, __type="AddedToken"), "unk_token": "<unk>"}
+    end = token("</s>", rstrip=True, __type="AddedToken")
+    named = {"bos_token": "<s>", "eos_token": end, "unk_token": "<unk>"}
     flags = {"1": token("<s>", lstrip=True), "2": user("</s>", rstrip=True)}
     yield "decoder", "llama_legacy", {}, {"unk_token": "<unk>", "added_tokens_decoder": flags}
     yield "decoder and name", "llama_legacy", {}, dict(named, added_tokens_decoder=flags)

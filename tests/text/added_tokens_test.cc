@@ -107,7 +107,7 @@ TEST(AddedTokensTest, ChatsLoseTheBlanksThatTheirTokensTake) {
   }
 }
 
-// The same model must read the same text alike from either file.
+// A GGUF file and the folder of one model must read a text alike.
 TEST(AddedTokensTest, Phi3TakesBlanksFromAGgufFileToo) {
   model::TokenizerMetadata metadata;
   metadata.architecture = "phi3";

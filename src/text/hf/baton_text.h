@@ -95,7 +95,7 @@ void baton_text_bpe_free(baton_text_bpe* bpe);
 
 // `text` in Unicode normalisation form C.
 int32_t baton_text_compose(baton_text_slice text, baton_text_buffer* out, baton_text_buffer* error);
-// 1 if `character` (a code point) is part of a word: \w of Unicode's UTS #18, annex C; else 0.
+// 1 if `character` (a code point) is part of a word (\w of the crate regex), else 0.
 uint8_t baton_text_is_word(uint32_t character);
 
 // Compiles a Jinja template of at most 256 KiB.
