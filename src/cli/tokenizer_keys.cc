@@ -39,9 +39,16 @@ void AddFlags(const TokenizerSpec& spec, GgufWriter& writer) {
       {"space_prefix_at_start_only", spec.space_prefix_at_start_only},
       {"space_prefix_unless_there", spec.space_prefix_unless_there},
       {"user_defined_as_written", spec.user_defined_as_written},
+      {"marks_spaces_first", spec.marks_spaces_first},
+      {"adds_prefix_first", spec.adds_prefix_first},
+      // A file without either key is of another converter, which could not say it.
+      {"no_token_traits", spec.model == "llama" && spec.token_traits.empty()},
       {"nfc", spec.nfc}};
   for (const auto& [name, flag] : own) {
     if (flag) writer.AddBool(fmt::format("{}{}", kTokenizerOwnPrefix, name), true);
+  }
+  if (!spec.token_traits.empty()) {
+    writer.AddInts(fmt::format("{}token_traits", kTokenizerOwnPrefix), spec.token_traits);
   }
   if (spec.ignore_merges) {
     writer.AddBool(fmt::format("{}ignore_merges", kTokenizerOwnPrefix), *spec.ignore_merges);

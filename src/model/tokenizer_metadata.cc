@@ -134,6 +134,9 @@ absl::Status ReadOwnFlags(const GgufFile& file, TokenizerMetadata& out) {
       {"space_prefix_at_start_only", &out.space_prefix_at_start_only},
       {"space_prefix_unless_there", &out.space_prefix_unless_there},
       {"user_defined_as_written", &out.user_defined_as_written},
+      {"marks_spaces_first", &out.marks_spaces_first},
+      {"adds_prefix_first", &out.adds_prefix_first},
+      {"no_token_traits", &out.no_token_traits},
       {"nfc", &out.nfc},
       {"ignore_merges", &ignore_merges},
   };
@@ -143,6 +146,10 @@ absl::Status ReadOwnFlags(const GgufFile& file, TokenizerMetadata& out) {
     BATON_ASSIGN_OR_RETURN(*row.flag, file.BoolOr(key, false));
     if (row.flag == &ignore_merges) out.ignore_merges = ignore_merges;
   }
+  const std::string key = std::string(kTokenizerOwnPrefix) + "token_traits";
+  BATON_ASSIGN_OR_RETURN(const GgufValue* traits,
+                         ArrayOf(file, key, GgufValueType::kInt32, out.tokens.size()));
+  if (traits != nullptr) out.token_traits = CopyArray<int32_t>(*traits);
   return OkStatus();
 }
 
@@ -160,6 +167,7 @@ absl::Status ReadTemplates(const GgufFile& file, TokenizerMetadata& out) {
 
 absl::StatusOr<TokenizerMetadata> ReadTokenizerMetadata(const GgufFile& file) {
   TokenizerMetadata out;
+  BATON_ASSIGN_OR_RETURN(out.architecture, file.StringOr("general.architecture", ""));
   BATON_ASSIGN_OR_RETURN(out.model, file.String("tokenizer.ggml.model"));
   BATON_ASSIGN_OR_RETURN(out.pre, file.StringOr("tokenizer.ggml.pre", "default"));
   const GgufValue* tokens = file.FindValue(kTokens);

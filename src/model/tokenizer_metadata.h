@@ -37,6 +37,7 @@ struct NamedTemplate {
 
 // The tokenizer of a model file; see the file comment.
 struct TokenizerMetadata {
+  std::string_view architecture;           // general.architecture; empty when absent
   std::string_view model;                  // "gpt2", "llama"
   std::string_view pre;                    // pre-tokenizer; "default" when absent
   std::vector<std::string_view> tokens;    // [vocab]; index = token id
@@ -59,7 +60,11 @@ struct TokenizerMetadata {
   bool space_prefix_at_start_only = false;
   bool space_prefix_unless_there = false;
   bool user_defined_as_written = false;
+  bool marks_spaces_first = false;
+  bool adds_prefix_first = false;
   bool nfc = false;
+  std::vector<int32_t> token_traits;  // [vocab] or empty
+  bool no_token_traits = false;       // empty because the folder has none
   std::optional<bool> ignore_merges;
   std::string_view chat_template;  // empty when absent
   std::vector<NamedTemplate> named_templates;

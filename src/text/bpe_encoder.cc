@@ -52,7 +52,6 @@ StatusOr<std::unique_ptr<PieceEncoder>> CreateBpeEncoder(const TokenizerSpec& sp
   hf::BpeVocabulary vocabulary;
   vocabulary.patterns = pre_tokenizer.patterns;
   vocabulary.ignore_merges = spec.ignore_merges.value_or(pre_tokenizer.ignore_merges);
-  vocabulary.nfc = spec.nfc;
   TokenIndex index;
   index.reserve(spec.tokens.size());
   for (uint32_t id = 0; id < spec.tokens.size(); ++id) {

@@ -72,7 +72,7 @@ class Guarding {
  private:
   std::string Text(const std::string& text) const {
     // A plain name is left as it is where only the template could make a token of it.
-    const bool holds_none = !specials_.FindNextGuarded(text, 0, guard_).has_value();
+    const bool holds_none = !specials_.FindNext(text, 0, SpecialScope::kAll).has_value();
     return IsPlainName(text) && holds_none ? text : Broken(text);
   }
   std::string Broken(const std::string& text) const {
@@ -112,18 +112,6 @@ StatusOr<std::string> ChooseGuard(const Tokenizer& tokenizer, const ChatTemplate
   return InvalidArgument("messages: the contents hold all of the noncharacters U+FDD0..U+FDEF");
 }
 
-std::string Without(std::string_view text, std::string_view guard) {
-  std::string out;
-  out.reserve(text.size());
-  size_t done = 0;
-  while (true) {
-    const size_t at = text.find(guard, done);
-    out.append(text.substr(done, at - done));
-    if (at == std::string_view::npos) return out;
-    done = at + guard.size();
-  }
-}
-
 }  // namespace
 
 StatusOr<ChatPrompt> EncodeChat(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
@@ -131,8 +119,7 @@ StatusOr<ChatPrompt> EncodeChat(const Tokenizer& tokenizer, const ChatTemplate& 
                                 const RenderOptions& options) {
   BATON_ASSIGN_OR_RETURN(const std::string guard,
                          ChooseGuard(tokenizer, chat_template, messages, options));
-  const SpecialTokens& specials = tokenizer.special_tokens();
-  const Guarding guarding(specials, guard);
+  const Guarding guarding(tokenizer.special_tokens(), guard);
   std::vector<ChatMessage> guarded;
   guarded.reserve(messages.size());
   for (const ChatMessage& message : messages) guarded.push_back(guarding.Message(message));
@@ -142,22 +129,13 @@ StatusOr<ChatPrompt> EncodeChat(const Tokenizer& tokenizer, const ChatTemplate& 
                          chat_template.Render(guarded, guarded_options));
 
   ChatPrompt prompt;
-  const std::string_view text = rendered;
-  size_t done = 0;
-  while (done < text.size()) {
-    const std::optional<SpecialMatch> match = specials.FindNextGuarded(text, done, guard);
-    const size_t piece_end = match ? match->begin : text.size();
-    const std::string piece = Without(text.substr(done, piece_end - done), guard);
-    const EncodeOptions as_text = {.after_special = done > 0};
-    BATON_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, tokenizer.Encode(piece, as_text));
-    prompt.tokens.insert(prompt.tokens.end(), ids.begin(), ids.end());
-    if (match) prompt.tokens.push_back(match->id);
-    done = match ? match->end : text.size();
-  }
+  BATON_ASSIGN_OR_RETURN(prompt.tokens,
+                         tokenizer.Encode(rendered, {.parse_special = true, .guard = guard}));
   const bool needs_bos = tokenizer.add_bos() &&
                          (prompt.tokens.empty() || prompt.tokens.front() != *tokenizer.bos_id());
   if (needs_bos) prompt.tokens.insert(prompt.tokens.begin(), *tokenizer.bos_id());
-  prompt.text = Without(rendered, guard);
+  std::vector<size_t> places;
+  prompt.text = TakeOut(rendered, guard, &places);
   return prompt;
 }
 

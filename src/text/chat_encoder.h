@@ -21,11 +21,11 @@ struct ChatPrompt {
 
 // Renders `messages` and encodes the result. Control tokens spelled in a message, in a variable of
 // `options` or in a name within either stay ordinary text. Before rendering they are broken with a
-// guard character (a Unicode noncharacter that occurs nowhere else in the request). The rendered
-// text is cut at the control tokens that are left. Then the guard is taken out again, and each part
-// is encoded whole. A name, type or value of letters, digits and '_' alone is broken only if it
-// holds a whole token, so that templates can compare it. bos is put in front if the model asks for
-// it and the template did not. Errors of ChatTemplate::Render and Tokenizer::Encode;
+// guard character (a Unicode noncharacter that occurs nowhere else in the request). It is taken out
+// of the rendered text again, which is then encoded whole: control tokens do not form across the
+// places where it stood. A name, type or value of letters, digits and '_' alone is broken only if
+// it holds a whole token, so that templates can compare it. bos is put in front if the model asks
+// for it and the template did not. Errors of ChatTemplate::Render and Tokenizer::Encode;
 // InvalidArgument when the messages use up all 32 guard characters.
 StatusOr<ChatPrompt> EncodeChat(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
                                 std::span<const ChatMessage> messages,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -12,10 +13,12 @@
 #include "src/base/log.h"
 #include "src/base/quoted_text.h"
 #include "src/base/regular_file.h"
+#include "src/text/added_tokens.h"
 #include "src/text/pre_tokenizer.h"
 #include "src/text/spm_encoder.h"
 #include "src/text/tokenizer_json.h"
 #include "src/text/tokenizer_json_shape.h"
+#include "src/text/utf8.h"
 
 namespace baton::text {
 namespace {
@@ -28,57 +31,8 @@ constexpr size_t kPaddingMultiple = 64;
 constexpr size_t kPaddingShare = 256;
 constexpr size_t kNumBytes = 256;
 
-// One entry of added_tokens.
-struct AddedToken {
-  uint32_t id = 0;
-  std::string text;
-  bool is_control = false;
-  bool normalized = false;  // looked for behind the normalizer
-};
-
-bool IsBracketed(std::string_view text, std::string_view begin, std::string_view end) {
-  return text.size() > begin.size() + end.size() && text.starts_with(begin) && text.ends_with(end);
-}
-
-// Tokens that files forget to mark as special; converters to GGUF take them for control tokens too,
-// and the same model must read the same text alike from either file.
-bool LooksSpecial(std::string_view text) {
-  return text == "<pad>" || text == "<mask>" || IsBracketed(text, "<|", "|>") ||
-         IsBracketed(text, "<\uFF5C", "\uFF5C>") || IsBracketed(text, "<unused", ">");
-}
-
 bool HoldsSpace(std::string_view text) {
   return text.find(' ') != std::string_view::npos || text.find(kSpmSpace) != std::string_view::npos;
-}
-
-// `prefix_is_normal`: the normalizer puts a space before the text.
-StatusOr<AddedToken> ReadAddedToken(const Json& entry, bool prefix_is_normal) {
-  const Json id = entry.is_object() && entry.contains("id") ? entry["id"] : Json();
-  AddedToken token;
-  token.text = StringMember(entry, "content");
-  if (!id.is_number_unsigned() || id.get<uint64_t>() > UINT32_MAX || token.text.empty()) {
-    return InvalidArgument("tokenizer.json: added_tokens has an entry without id or content");
-  }
-  token.id = id.get<uint32_t>();
-  token.is_control = BoolMember(entry, "special", false) || LooksSpecial(token.text);
-  token.normalized = BoolMember(entry, "normalized", false);
-  const bool strips = BoolMember(entry, "lstrip", false) || BoolMember(entry, "rstrip", false);
-  if (token.is_control) {
-    if (strips) {
-      BATON_LOG_WARN("token {} {} is to take the blanks beside it: they are kept", token.id,
-                     QuotedForMessage(token.text));
-    }
-    return token;
-  }
-  // These would change how ordinary text is read.
-  const bool after_prefix = prefix_is_normal && token.normalized;
-  if (strips || BoolMember(entry, "single_word", false) || after_prefix) {
-    return Unimplemented(
-        "tokenizer.json: the added token {} {} has lstrip, rstrip or single_word set, or "
-        "normalized with a prefix: not supported",
-        token.id, QuotedForMessage(token.text));
-  }
-  return token;
 }
 
 // Fills a spec from one folder. Used once.
@@ -93,14 +47,18 @@ class FolderReader {
                              kMaxSpecTokens);
     }
     BATON_ASSIGN_OR_RETURN(TokenizerJson json, ParseTokenizerJson(files_.tokenizer_json));
+    if (!files_.tokenizer_config_json.empty()) {
+      BATON_ASSIGN_OR_RETURN(config_,
+                             ParseSmallJson(files_.tokenizer_config_json, "tokenizer_config.json"));
+    }
     BATON_ASSIGN_OR_RETURN(shape_, ReadTokenizerShape(json.tree));
     if (json.vocabulary_is_list) {
       return Unimplemented("tokenizer.json: a model.vocab that is a list is not supported");
     }
     BATON_RETURN_IF_ERROR(SetVocabulary(std::move(json.vocabulary)));
+    spec_.merges = std::move(json.merges);
     BATON_RETURN_IF_ERROR(SetAddedTokens(json.tree));
     BATON_RETURN_IF_ERROR(CheckSize());
-    spec_.merges = std::move(json.merges);
     BATON_RETURN_IF_ERROR(SetShape());
     BATON_RETURN_IF_ERROR(SetSpecialIds(json.tree));
     return std::move(spec_);
@@ -140,36 +98,68 @@ class FolderReader {
     return OkStatus();
   }
 
-  Status SetAddedTokens(const Json& tree) {
-    if (!tree.contains("added_tokens")) return OkStatus();
-    const bool prefix_is_normal = shape_.add_space_prefix && shape_.marks_spaces_first;
-    std::optional<bool> as_written;
-    for (const Json& entry : tree["added_tokens"]) {
-      BATON_ASSIGN_OR_RETURN(AddedToken token, ReadAddedToken(entry, prefix_is_normal));
-      if (shape_.is_spm && !token.is_control && HoldsSpace(token.text)) {
-        // Behind a normalizer that marks spaces, a written U+2581 looks like a space.
-        const bool here = !(token.normalized && shape_.marks_spaces_first);
-        if (as_written.value_or(here) != here) {
-          return Unimplemented(
-              "tokenizer.json: added tokens with spaces, some normalized and some ({}) not: not "
-              "supported",
-              QuotedForMessage(token.text));
-        }
-        as_written = here;
+  // Makes control tokens of those that tokenizer_config.json calls special, as transformers does.
+  // One that ordinary text becomes ("!" as pad_token) stays ordinary: text would lose it.
+  void AddNamedTokens(std::map<uint32_t, AddedToken>& added) const {
+    for (AddedToken& named : ReadNamedTokens(config_)) {
+      const auto known = std::find_if(added.begin(), added.end(), [&named](const auto& entry) {
+        return entry.second.text == named.text;
+      });
+      if (known != added.end() && known->second.is_control) continue;
+      const bool is_letter = FirstCharacter(named.text).size() == named.text.size();
+      if (is_letter || IsMerged(named.text)) continue;
+      const auto found = ids_.find(named.text);
+      if (known != added.end()) {
+        known->second.is_control = true;
+        known->second.traits &= ~kIsNormalized;
+      } else if (found != ids_.end()) {
+        named.id = found->second;
+        added.emplace(named.id, std::move(named));
       }
-      if (token.id >= vocab_size_ && token.is_control) {
+    }
+  }
+
+  bool IsMerged(std::string_view token) const {
+    return std::any_of(spec_.merges.begin(), spec_.merges.end(), [token](std::string_view merge) {
+      if (merge.size() != token.size() + 1) return false;
+      const size_t left = merge.find(' ');
+      return merge.substr(0, left) == token.substr(0, left) &&
+             merge.substr(left + 1) == token.substr(left);
+    });
+  }
+
+  Status SetAddedTokens(const Json& tree) {
+    BATON_ASSIGN_OR_RETURN(auto added, ReadAddedTokens(tree, config_));
+    AddNamedTokens(added);
+    const bool has_normalizer = shape_.nfc || shape_.marks_spaces_first;
+    bool has_traits = false;
+    for (const auto& [id, token] : added) {
+      if (id >= vocab_size_ && token.is_control) {
         // gemma 3: a token for images, which the text model has no row for.
-        BATON_LOG_WARN("the special token {} {} is behind the model's {} tokens: left out",
-                       token.id, QuotedForMessage(token.text), vocab_size_);
+        BATON_LOG_WARN("the special token {} {} is behind the model's {} tokens: left out", id,
+                       QuotedForMessage(token.text), vocab_size_);
         continue;
       }
       const TokenType type = token.is_control ? TokenType::kControl : TokenType::kUserDefined;
-      const uint32_t id = token.id;
       const bool is_known = id < vocab_size_ && spec_.tokens[id] == token.text;
-      if (!is_known) BATON_RETURN_IF_ERROR(AddToken(std::move(token.text), id));
+      if (!is_known) BATON_RETURN_IF_ERROR(AddToken(token.text, id));
       spec_.token_types[id] = static_cast<int32_t>(type);
+      // Without a normalizer the text is the same before and after it.
+      const int32_t traits = token.traits & (has_normalizer ? kAllTokenTraits : ~kIsNormalized);
+      const bool is_as_written = (traits & kIsNormalized) == 0;
+      const bool holds_space = shape_.is_spm && !token.is_control && HoldsSpace(token.text);
+      spec_.user_defined_as_written |= holds_space && is_as_written;
+      if (traits == 0) continue;
+      has_traits = true;
+      spec_.token_traits.resize(vocab_size_);
+      spec_.token_traits[id] = traits;
     }
-    spec_.user_defined_as_written = as_written.value_or(false);
+    if (has_traits) {
+      // Blanks are those of the text as written, where U+2581 is none.
+      spec_.user_defined_as_written = shape_.is_spm;
+      spec_.marks_spaces_first = shape_.marks_spaces_first;
+      spec_.adds_prefix_first = shape_.adds_prefix_first;
+    }
     return OkStatus();
   }
 
@@ -218,18 +208,18 @@ class FolderReader {
       }
     }
     if (num_bytes == kNumBytes) return OkStatus();
-    // A text's other characters would be lost here; `tokenizers` gives unk_token for them.
+    // A text's other characters would become unk_token in `tokenizers`, and nothing without one.
     return Unimplemented(
         "tokenizer.json: a SentencePiece-style model needs byte_fallback and the tokens <0x00> to "
-        "<0xFF>, of which {} are used here",
+        "<0xFF>, of which {} are used here: other characters would be lost",
         num_bytes);
   }
 
-  // The id of the token that `config` names under `key`, as a string or as an object.
-  StatusOr<std::optional<uint32_t>> NamedToken(const Json& config, const char* key) const {
-    if (!config.contains(key) || config[key].is_null()) return std::optional<uint32_t>();
-    const std::string text =
-        config[key].is_object() ? StringMember(config[key], "content") : StringMember(config, key);
+  // The id of the token that tokenizer_config.json names under `key`, as a string or as an object.
+  StatusOr<std::optional<uint32_t>> NamedToken(const char* key) const {
+    if (!config_.contains(key) || config_[key].is_null()) return std::optional<uint32_t>();
+    const std::string text = config_[key].is_object() ? StringMember(config_[key], "content")
+                                                      : StringMember(config_, key);
     const auto found = ids_.find(text);
     if (found != ids_.end()) return std::optional<uint32_t>(found->second);
     return InvalidArgument("tokenizer_config.json: {} is {}, which is no token", key,
@@ -237,14 +227,9 @@ class FolderReader {
   }
 
   Status SetSpecialIds(const Json& tree) {
-    Json config = Json::object();
-    if (!files_.tokenizer_config_json.empty()) {
-      BATON_ASSIGN_OR_RETURN(config,
-                             ParseSmallJson(files_.tokenizer_config_json, "tokenizer_config.json"));
-    }
-    BATON_ASSIGN_OR_RETURN(spec_.bos_id, NamedToken(config, "bos_token"));
-    BATON_ASSIGN_OR_RETURN(spec_.eos_id, NamedToken(config, "eos_token"));
-    BATON_ASSIGN_OR_RETURN(spec_.pad_id, NamedToken(config, "pad_token"));
+    BATON_ASSIGN_OR_RETURN(spec_.bos_id, NamedToken("bos_token"));
+    BATON_ASSIGN_OR_RETURN(spec_.eos_id, NamedToken("eos_token"));
+    BATON_ASSIGN_OR_RETURN(spec_.pad_id, NamedToken("pad_token"));
     if (const auto unk = ids_.find(shape_.unk_token); unk != ids_.end()) {
       spec_.unk_id = unk->second;
       // A control token stays one: it may end a text too (<|endoftext|>).
@@ -252,31 +237,26 @@ class FolderReader {
       const bool is_normal = type == static_cast<int32_t>(TokenType::kNormal);
       if (is_normal) type = static_cast<int32_t>(TokenType::kUnknown);
     }
-    BATON_RETURN_IF_ERROR(SetAroundText(tree, config));
+    BATON_RETURN_IF_ERROR(SetAroundText(tree));
     BATON_RETURN_IF_ERROR(SetGenerationEnds());
-    return SetTemplates(config);
+    return SetTemplates();
   }
 
-  Status SetAroundText(const Json& tree, const Json& config) {
+  Status SetAroundText(const Json& tree) {
     BATON_ASSIGN_OR_RETURN(const AroundText around, ReadPostProcessor(tree));
-    const auto id_of = [this](const std::string& name) -> StatusOr<uint32_t> {
-      const auto found = ids_.find(name);
-      if (found != ids_.end()) return found->second;
-      return InvalidArgument("tokenizer.json: post_processor puts {}, which is no token",
-                             QuotedForMessage(name));
-    };
-    if (!around.before.empty()) {
-      BATON_ASSIGN_OR_RETURN(spec_.bos_id, id_of(around.before));
+    for (const std::optional<uint32_t>& id : {around.before, around.after}) {
+      const bool is_token = !id || (*id < vocab_size_ && !spec_.tokens[*id].empty());
+      if (is_token) continue;
+      return InvalidArgument("tokenizer.json: post_processor puts {}, which is no token", *id);
     }
-    if (!around.after.empty()) {
-      BATON_ASSIGN_OR_RETURN(spec_.eos_id, id_of(around.after));
-    }
+    if (around.before) spec_.bos_id = around.before;
+    if (around.after) spec_.eos_id = around.after;
     // The post_processor says it. Llama's class of transformers 4 alone let tokenizer_config.json
     // overrule it; release 5 does not write these keys.
-    const std::string name = StringMember(config, "tokenizer_class");
+    const std::string name = StringMember(config_, "tokenizer_class");
     const bool is_heard = name == "LlamaTokenizer" || name == "LlamaTokenizerFast";
-    const auto adds = [&](const char* key, const std::string& token) {
-      return is_heard ? BoolMember(config, key, !token.empty()) : !token.empty();
+    const auto adds = [&](const char* key, const std::optional<uint32_t>& id) {
+      return is_heard ? BoolMember(config_, key, id.has_value()) : id.has_value();
     };
     spec_.add_bos = spec_.bos_id && adds("add_bos_token", around.before);
     spec_.add_eos = spec_.eos_id && adds("add_eos_token", around.after);
@@ -343,21 +323,34 @@ class FolderReader {
     return id < vocab_size_ ? std::optional<uint32_t>(static_cast<uint32_t>(id)) : std::nullopt;
   }
 
-  Status SetTemplates(const Json& config) {
-    const Json templates = config.contains("chat_template") ? config["chat_template"] : Json();
+  // The member chat_template of `config`: a text, a list of {name, template}, or templates by name.
+  Status SetTemplatesFrom(const Json& config, const char* file) {
+    const Json templates = config.value("chat_template", Json());
     if (templates.is_string()) spec_.chat_template = templates.get<std::string>();
-    for (const Json& named : templates.is_array() ? templates : Json::array()) {
-      const std::string name = StringMember(named, "name");
-      const std::string source = StringMember(named, "template");
-      if (name.empty() || source.empty()) {
-        return InvalidArgument("tokenizer_config.json: a chat_template has no name or template");
-      }
-      if (name == "default") {
-        spec_.chat_template = source;
+    if (!templates.is_structured()) return OkStatus();
+    std::vector<NamedChatTemplate> named;
+    for (const auto& [name, entry] : templates.items()) {
+      if (templates.is_array()) {
+        named.push_back({StringMember(entry, "name"), StringMember(entry, "template")});
       } else {
-        spec_.named_templates.push_back({name, source});
+        named.push_back({name, StringMember(templates, name)});
       }
     }
+    for (NamedChatTemplate& one : named) {
+      if (one.name.empty() || one.source.empty()) {
+        return InvalidArgument("{}: a chat_template has no name or template", file);
+      }
+      if (one.name == "default") {
+        spec_.chat_template = std::move(one.source);
+      } else {
+        spec_.named_templates.push_back(std::move(one));
+      }
+    }
+    return OkStatus();
+  }
+
+  Status SetTemplates() {
+    BATON_RETURN_IF_ERROR(SetTemplatesFrom(config_, "tokenizer_config.json"));
     // As in transformers, templates in files of their own stand for all of that list.
     if (!files_.chat_template_jinja.empty()) {
       spec_.chat_template = files_.chat_template_jinja;
@@ -366,11 +359,16 @@ class FolderReader {
     if (!files_.tool_use_jinja.empty()) {
       spec_.named_templates = {{"tool_use", files_.tool_use_jinja}};
     }
-    return OkStatus();
+    const bool has_none = spec_.chat_template.empty() && spec_.named_templates.empty();
+    if (files_.chat_template_json.empty() || !has_none) return OkStatus();
+    BATON_ASSIGN_OR_RETURN(const Json config,
+                           ParseSmallJson(files_.chat_template_json, "chat_template.json"));
+    return SetTemplatesFrom(config, "chat_template.json");
   }
 
   const FolderTokenizerFiles& files_;
   const size_t vocab_size_;
+  Json config_ = Json::object();  // tokenizer_config.json
   TokenizerShape shape_;
   TokenizerSpec spec_;
   absl::flat_hash_map<std::string, uint32_t> ids_;
@@ -412,6 +410,7 @@ StatusOr<TokenizerSpec> LoadFolderTokenizer(const std::string& path, size_t voca
   BATON_RETURN_IF_ERROR(read("config.json", kMaxConfigJsonBytes, &files.config_json));
   BATON_RETURN_IF_ERROR(
       read("chat_template.jinja", kMaxConfigJsonBytes, &files.chat_template_jinja));
+  BATON_RETURN_IF_ERROR(read("chat_template.json", kMaxConfigJsonBytes, &files.chat_template_json));
   BATON_RETURN_IF_ERROR(
       read("additional_chat_templates/tool_use.jinja", kMaxConfigJsonBytes, &files.tool_use_jinja));
   return TokenizerSpecFromFolder(files, vocab_size);

@@ -27,6 +27,7 @@ struct FolderTokenizerFiles {
   std::string config_json;             // bos and eos where tokenizer_config.json has none
   std::string chat_template_jinja;     // goes before the templates of tokenizer_config.json
   std::string tool_use_jinja;          // additional_chat_templates/tool_use.jinja
+  std::string chat_template_json;      // read where no other file has a template
 };
 
 // Pure. `vocab_size`: rows of the model's embedding.

@@ -66,7 +66,6 @@ StatusOr<Bpe> Bpe::Create(const BpeVocabulary& vocabulary) {
   spec.patterns = patterns.data();
   spec.num_patterns = patterns.size();
   spec.ignore_merges = vocabulary.ignore_merges ? 1 : 0;
-  spec.nfc = vocabulary.nfc ? 1 : 0;
   BATON_CHECK(vocabulary.token_ends.size() == vocabulary.token_ids.size());
 
   baton_text_bpe* handle = nullptr;
@@ -86,6 +85,16 @@ Status Bpe::Encode(std::string_view text, std::vector<TokenId>* out) const {
   out->insert(out->end(), ids.view().begin(), ids.view().end());
   return OkStatus();
 }
+
+StatusOr<std::string> Compose(std::string_view text) {
+  OwnedBytes composed;
+  OwnedBytes error;
+  const int32_t code = baton_text_compose(SliceOf(text), composed.out(), error.out());
+  BATON_RETURN_IF_ERROR(StatusOf(code, "tokenizer", error));
+  return std::string(composed.view());
+}
+
+bool IsWordCharacter(uint32_t character) { return baton_text_is_word(character) != 0; }
 
 void JinjaTemplate::Free::operator()(baton_text_template* handle) const {
   baton_text_template_free(handle);

@@ -27,7 +27,6 @@ struct BpeVocabulary {
   std::vector<uint32_t> merges;      // [num_merges][2] left and right id
   std::span<const std::string_view> patterns;
   bool ignore_merges = false;
-  bool nfc = false;  // compose characters first (Unicode form C)
 };
 
 // A byte-level BPE encoder (crate tokenizers).
@@ -45,6 +44,12 @@ class Bpe {
   };
   std::unique_ptr<baton_text_bpe, Free> handle_;
 };
+
+// `text`, valid UTF-8, in Unicode's form C (the crate's normalizer NFC).
+StatusOr<std::string> Compose(std::string_view text);
+
+// True for a code point that is part of a word: \w of the crate's regular expressions.
+bool IsWordCharacter(uint32_t character);
 
 // The input and the limits of one rendering.
 struct RenderRequest {

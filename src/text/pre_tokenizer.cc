@@ -94,6 +94,8 @@ constexpr PreTokenizer kGpt2Splits = {kGpt2Rule};
 constexpr PreTokenizer kDigitSplits = {kDigitsThenGpt2Rule};
 constexpr PreTokenizer kLlama3Splits = {kLlama3Rule, /*ignore_merges=*/true,
                                         /*default_add_bos=*/true};
+// The rule alone, for vocabularies of other models.
+constexpr PreTokenizer kLlama3PatternSplits = {kLlama3Rule};
 constexpr PreTokenizer kQwen2Splits = {kQwen2Rule};
 constexpr PreTokenizer kQwen35Splits = {kQwen35Rule};
 constexpr PreTokenizer kTekkenSplits = {kTekkenRule, /*ignore_merges=*/true,
@@ -122,6 +124,8 @@ constexpr NamedRule kRules[] = {
     {"falcon-h1", kLlama3Splits},
     {"lfm2", kLlama3Splits},
     {"pixtral", kLlama3Splits},
+    {"dbrx", kLlama3PatternSplits},
+    {"smaug-bpe", kLlama3PatternSplits},
     {"qwen2", kQwen2Splits},
     {"stablelm2", kQwen2Splits},
     {"hunyuan", kQwen2Splits},
@@ -130,6 +134,7 @@ constexpr NamedRule kRules[] = {
     {"qwen35", kQwen35Splits},
     {"tekken", kTekkenSplits},
     {"gpt-4o", kO200kSplits},
+    {"llama4", kO200kSplits},
     {"o200k", kO200kSplits},
     {"deepseek-llm", kDeepseekLlmSplits},
     {"deepseek-v3", kDeepseekV3Splits},

@@ -38,12 +38,19 @@ TokenizerSpec TokenizerSpecFrom(const Metadata& metadata) {
   spec.space_prefix_at_start_only = metadata.space_prefix_at_start_only;
   spec.space_prefix_unless_there = metadata.space_prefix_unless_there;
   spec.user_defined_as_written = metadata.user_defined_as_written;
+  spec.marks_spaces_first = metadata.marks_spaces_first;
+  spec.adds_prefix_first = metadata.adds_prefix_first;
+  spec.token_traits = metadata.token_traits;
   spec.ignore_merges = metadata.ignore_merges;
   spec.nfc = metadata.nfc;
   spec.chat_template = std::string(metadata.chat_template);
   for (const auto& named : metadata.named_templates) {
     spec.named_templates.push_back({std::string(named.name), std::string(named.text)});
   }
+  // GGUF has no key for what a special token does to the blanks beside it.
+  const bool is_phi3 = metadata.architecture == "phi3" && spec.model == "llama";
+  const bool is_said = metadata.no_token_traits || !spec.token_traits.empty();
+  if (is_phi3 && !is_said) SetPhi3Traits(spec);
   return spec;
 }
 

@@ -73,10 +73,6 @@ uint64_t Adjacent(std::string_view left, std::string_view right) {
   return pack(left) << 32 | pack(right);
 }
 
-std::string_view FirstCharacter(std::string_view text) {
-  return text.substr(0, CharacterSize(static_cast<uint8_t>(text.front())));
-}
-
 // The encoder. Immutable after Build.
 class SpmEncoder : public PieceEncoder {
  public:

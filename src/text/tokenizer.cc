@@ -11,6 +11,7 @@
 #include "src/base/quoted_text.h"
 #include "src/text/bpe_encoder.h"
 #include "src/text/byte_letters.h"
+#include "src/text/hf_library.h"
 #include "src/text/pre_tokenizer.h"
 #include "src/text/spm_encoder.h"
 #include "src/text/utf8.h"
@@ -61,11 +62,40 @@ Status CheckCounts(const TokenizerSpec& spec) {
     return InvalidArgument("tokenizer.ggml.scores has {} entries for {} tokens", spec.scores.size(),
                            num_tokens);
   }
+  if (!spec.token_traits.empty() && spec.token_traits.size() != num_tokens) {
+    return InvalidArgument("tokenizer.baton.token_traits has {} entries for {} tokens",
+                           spec.token_traits.size(), num_tokens);
+  }
+  for (size_t id = 0; id < spec.token_traits.size(); ++id) {
+    if (spec.token_traits[id] < 0 || spec.token_traits[id] > kAllTokenTraits) {
+      return InvalidArgument("tokenizer.baton.token_traits[{}] is {}, outside [0, {}]", id,
+                             spec.token_traits[id], kAllTokenTraits);
+    }
+  }
   if (spec.merges.size() > kMaxMerges) {
     return InvalidArgument("tokenizer.ggml.merges has {} entries, more than {}", spec.merges.size(),
                            kMaxMerges);
   }
   return OkStatus();
+}
+
+bool IsAscii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return static_cast<uint8_t>(c) < 0x80; });
+}
+
+// `text` with U+2581 for every space.
+std::string WithMarkedSpaces(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    if (c == ' ') {
+      out.append(kSpmSpace);
+    } else {
+      out.push_back(c);
+    }
+  }
+  return out;
 }
 
 Status CheckTokens(const TokenizerSpec& spec) {
@@ -150,9 +180,12 @@ StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec& spec
   tokenizer->is_spm_ = is_spm;
   tokenizer->literals_in_plain_ = is_spm && !is_gemma4 && !spec.user_defined_as_written;
   tokenizer->prefix_unless_there_ = spec.space_prefix_unless_there;
+  tokenizer->nfc_ = spec.nfc;
+  tokenizer->marks_spaces_first_ = is_spm && spec.marks_spaces_first;
   if (is_spm && spec.add_space_prefix.value_or(!is_gemma4)) {
     tokenizer->space_prefix_ =
         spec.space_prefix_at_start_only ? SpacePrefix::kAtStart : SpacePrefix::kAfterSpecials;
+    tokenizer->adds_prefix_first_ = spec.adds_prefix_first;
   }
   BATON_RETURN_IF_ERROR(tokenizer->SetVocabulary(spec, types));
   BATON_RETURN_IF_ERROR(tokenizer->SetSpecialIds(spec, types, pre_tokenizer.default_add_bos));
@@ -173,10 +206,19 @@ Status Tokenizer::SetVocabulary(const TokenizerSpec& spec, std::span<const Token
     flags_[id].special = IsSpecialType(types[id]);
     const bool is_literal = flags_[id].special || types[id] == TokenType::kUserDefined;
     const bool user_defined = types[id] == TokenType::kUserDefined;
-    // The spelling that Encode looks for.
-    const std::string literal = literals_in_plain_ ? WithPlainSpaces(token) : token;
+    const int32_t traits = spec.token_traits.empty() ? 0 : spec.token_traits[id];
+    const TokenId token_id = static_cast<TokenId>(id);
+    if (user_defined && (traits & kIsNormalized) != 0) {
+      BATON_ASSIGN_OR_RETURN(const std::string literal, NormalizedLiteral(token));
+      BATON_RETURN_IF_ERROR(normalized_tokens_.Add(literal, token_id, user_defined, traits));
+      // With the space that the normalizer put before it: a text's own space is in it, too.
+      AppendToken(is_spm_ ? WithPlainSpaces(literal) : literal);
+      continue;
+    }
     if (is_literal && !token.empty()) {
-      BATON_RETURN_IF_ERROR(special_tokens_.Add(literal, static_cast<TokenId>(id), user_defined));
+      // The spelling that Encode looks for.
+      const std::string literal = literals_in_plain_ ? WithPlainSpaces(token) : token;
+      BATON_RETURN_IF_ERROR(special_tokens_.Add(literal, token_id, user_defined, traits));
     }
     if (is_literal) {
       AppendToken(user_defined && is_spm_ ? WithPlainSpaces(token) : token);
@@ -188,7 +230,18 @@ Status Tokenizer::SetVocabulary(const TokenizerSpec& spec, std::span<const Token
     }
   }
   special_tokens_.Seal();
+  normalized_tokens_.Seal();
   return OkStatus();
+}
+
+StatusOr<std::string> Tokenizer::NormalizedLiteral(std::string_view token) const {
+  std::string literal(token);
+  if (nfc_) {
+    BATON_ASSIGN_OR_RETURN(literal, hf::Compose(token));
+  }
+  if (marks_spaces_first_) literal = WithMarkedSpaces(literal);
+  if (adds_prefix_first_) literal.insert(0, kSpmSpace);
+  return literal;
 }
 
 void Tokenizer::AppendToken(std::string_view bytes) {
@@ -250,21 +303,24 @@ StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,
     plain = WithPlainSpaces(text);
     text = plain;
   }
+  std::string bare;
+  std::vector<size_t> guards;
+  if (!options.guard.empty()) {
+    bare = TakeOut(text, options.guard, &guards);
+    text = bare;
+  }
   std::vector<TokenId> ids;
   if (options.add_special && add_bos_) ids.push_back(*bos_id_);
-  size_t done = 0;
   // Whether the next piece gets the space that SentencePiece puts before a text.
-  bool wants_space = space_prefix_ == SpacePrefix::kAfterSpecials ||
-                     (space_prefix_ == SpacePrefix::kAtStart && !options.after_special);
-  while (done < text.size()) {
-    const std::optional<SpecialMatch> match = special_tokens_.FindNext(text, done, scope);
-    const size_t piece_end = match ? match->begin : text.size();
-    if (piece_end > done) {
-      BATON_RETURN_IF_ERROR(EncodePiece(text.substr(done, piece_end - done), wants_space, &ids));
+  bool wants_space = space_prefix_ != SpacePrefix::kNever;
+  SpecialCuts cuts(special_tokens_, text, scope, guards);
+  for (bool found = true; found;) {
+    found = cuts.Next();
+    if (!cuts.piece().empty()) {
+      BATON_RETURN_IF_ERROR(EncodePiece(cuts.piece(), wants_space, &ids));
     }
-    if (match) ids.push_back(match->id);
+    if (found) ids.push_back(cuts.id());
     wants_space = space_prefix_ == SpacePrefix::kAfterSpecials;
-    done = match ? match->end : text.size();
   }
   if (options.add_special && add_eos_) ids.push_back(*eos_id_);
   return ids;
@@ -272,10 +328,36 @@ StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,
 
 Status Tokenizer::EncodePiece(std::string_view piece, bool wants_space,
                               std::vector<TokenId>* ids) const {
-  const bool needs_plain =
-      is_spm_ && !literals_in_plain_ && piece.find(kSpmSpace) != std::string_view::npos;
-  if (!needs_plain && !wants_space) return encoder_->Encode(piece, ids);
-  std::string plain = needs_plain ? WithPlainSpaces(piece) : std::string(piece);
+  std::string composed;
+  if (nfc_ && !IsAscii(piece)) {
+    BATON_ASSIGN_OR_RETURN(composed, hf::Compose(piece));
+    piece = composed;
+  }
+  if (normalized_tokens_.empty()) return EncodeOrdinary(piece, wants_space, ids);
+  std::string marked;
+  if (marks_spaces_first_) {
+    marked = WithMarkedSpaces(piece);
+    if (adds_prefix_first_ && wants_space) marked.insert(0, kSpmSpace);
+    piece = marked;
+  }
+  bool wants_inner = wants_space && !adds_prefix_first_;
+  SpecialCuts cuts(normalized_tokens_, piece, SpecialScope::kUserDefined);
+  for (bool found = true; found;) {
+    found = cuts.Next();
+    if (!cuts.piece().empty()) {
+      BATON_RETURN_IF_ERROR(EncodeOrdinary(cuts.piece(), wants_inner, ids));
+    }
+    if (found) ids->push_back(cuts.id());
+    wants_inner = space_prefix_ == SpacePrefix::kAfterSpecials && !adds_prefix_first_;
+  }
+  return OkStatus();
+}
+
+Status Tokenizer::EncodeOrdinary(std::string_view text, bool wants_space,
+                                 std::vector<TokenId>* ids) const {
+  const bool needs_plain = is_spm_ && text.find(kSpmSpace) != std::string_view::npos;
+  if (!needs_plain && !wants_space) return encoder_->Encode(text, ids);
+  std::string plain = needs_plain ? WithPlainSpaces(text) : std::string(text);
   if (wants_space && !(prefix_unless_there_ && plain.front() == ' ')) plain.insert(0, 1, ' ');
   return encoder_->Encode(plain, ids);
 }

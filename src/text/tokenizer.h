@@ -4,7 +4,8 @@
 // 1. User text never yields control or unknown tokens: they are not in the vocabulary that text is
 //    merged in. Only parse_special, add_special and templates (chat_encoder.h) give them.
 // 2. User-defined tokens are cut out of any text; at one place the longest wins, and the first
-//    place wins over later ones.
+//    place wins over later ones. Those with kIsNormalized are cut out of the normalized text that
+//    the others leave.
 // 3. Bytes without a token (SmolLM2 lacks eight control characters' and planes' bytes) yield
 //    nothing, as in the models' own tokenizers. Otherwise Decode(Encode(text)) == text, but for
 //    what SentencePiece-style models cannot tell apart: U+2581 comes back as a space, and after a
@@ -33,7 +34,8 @@ namespace baton::text {
 struct EncodeOptions {
   bool add_special = false;    // bos before and eos after, as the model file asks
   bool parse_special = false;  // control tokens spelled in the text become those tokens
-  bool after_special = false;  // the text goes on after a special token
+  // Taken out of the text; control tokens do not form across it (SpecialTokens::BreakLookAlikes).
+  std::string_view guard = {};
 };
 
 // Where SentencePiece-style models put a space that the text does not have.
@@ -98,8 +100,13 @@ class Tokenizer {
   Status SetSpecialIds(const TokenizerSpec& spec, std::span<const TokenType> types,
                        bool default_add_bos);
   void AppendToken(std::string_view bytes);
-  // Encodes text without a special token in it, with a space before it when `wants_space`.
+  // The spelling of a token with kIsNormalized in normalized text.
+  StatusOr<std::string> NormalizedLiteral(std::string_view token) const;
+  // Encodes text without a special token as written in it, with a space before it when
+  // `wants_space`.
   Status EncodePiece(std::string_view piece, bool wants_space, std::vector<TokenId>* ids) const;
+  // Encodes normalized text with no special token in it.
+  Status EncodeOrdinary(std::string_view text, bool wants_space, std::vector<TokenId>* ids) const;
 
   std::string bytes_;           // all tokens' bytes, joined
   std::vector<uint32_t> ends_;  // [vocab_size] end of each in bytes_
@@ -111,11 +118,15 @@ class Tokenizer {
   bool is_spm_ = false;             // spaces are written as U+2581
   bool literals_in_plain_ = false;  // special tokens hold plain spaces, and so must the text
   bool prefix_unless_there_ = false;
+  bool nfc_ = false;
+  bool marks_spaces_first_ = false;
+  bool adds_prefix_first_ = false;
   SpacePrefix space_prefix_ = SpacePrefix::kNever;
   bool add_bos_ = false;
   bool add_eos_ = false;
   uint64_t tokenizer_id_ = 0;
   SpecialTokens special_tokens_;
+  SpecialTokens normalized_tokens_;  // found in normalized text
   std::unique_ptr<PieceEncoder> encoder_;
 };
 

@@ -78,6 +78,12 @@ Status ReadMetaspace(const Json& part, TokenizerShape* shape) {
   return OkStatus();
 }
 
+// "Removed" and inverted: text that the pattern does not match vanishes.
+bool DropsTheRest(const Json& part) {
+  return TypeOf(part) == "Split" && StringMember(part, "behavior") == "Removed" &&
+         BoolMember(part, "invert", false);
+}
+
 // The pattern that one pre-tokenizer of a byte-level model splits by; empty = none.
 StatusOr<std::string> SplitPattern(const Json& part) {
   const std::string type = TypeOf(part);
@@ -88,15 +94,17 @@ StatusOr<std::string> SplitPattern(const Json& part) {
     return std::string(kSingleDigitPattern);
   }
   const std::string regex = StringMember(Member(part, "pattern"), "Regex");
-  const bool isolates =
-      StringMember(part, "behavior") == "Isolated" && !BoolMember(part, "invert", false);
+  // "Isolated" makes pieces of the matches and of what lies between them, inverted or not.
+  const bool isolates = StringMember(part, "behavior") == "Isolated" || DropsTheRest(part);
   if (type == "Split" && !regex.empty() && isolates) return regex;
   return Unsupported("pre_tokenizer", part);
 }
 
 Status ReadByteLevel(const std::vector<const Json*>& parts, TokenizerShape* shape) {
   std::vector<std::string> patterns;
+  const Json* dropping = nullptr;
   for (const Json* part : parts) {
+    if (DropsTheRest(*part)) dropping = part;
     if (TypeOf(*part) == "ByteLevel" && part != parts.back()) {
       return Unimplemented("tokenizer.json: pre_tokenizer \"ByteLevel\" is not the last");
     }
@@ -105,6 +113,8 @@ Status ReadByteLevel(const std::vector<const Json*>& parts, TokenizerShape* shap
   }
   const StatusOr<std::string_view> rule = FindRuleByPatterns(patterns);
   if (!rule.ok()) return WithPrefix(rule.status(), "tokenizer.json: pre_tokenizer");
+  // A rule of one pattern matches every character; the patterns of the others do so together only.
+  if (dropping != nullptr && patterns.size() > 1) return Unsupported("pre_tokenizer", *dropping);
   shape->pre = *rule;
   return OkStatus();
 }
@@ -114,6 +124,7 @@ Status ReadSpm(const std::vector<const Json*>& parts, const Normalizing& normali
   shape->is_spm = true;
   shape->add_space_prefix = normalizing.prepends_mark;
   shape->marks_spaces_first = normalizing.marks_spaces;
+  shape->adds_prefix_first = normalizing.prepends_mark;
   bool marks_spaces = normalizing.marks_spaces;
   for (const Json* part : parts) {
     const std::string type = TypeOf(*part);
@@ -126,10 +137,10 @@ Status ReadSpm(const std::vector<const Json*>& parts, const Normalizing& normali
     BATON_RETURN_IF_ERROR(ReadMetaspace(*part, shape));
     marks_spaces = true;
   }
-  if (!marks_spaces || normalizing.nfc) {
+  if (!marks_spaces) {
     return Unimplemented(
         "tokenizer.json: neither byte-level (pre_tokenizer ByteLevel) nor SentencePiece-style "
-        "(normalizer Replace or pre_tokenizer Metaspace, no NFC)");
+        "(normalizer Replace or pre_tokenizer Metaspace)");
   }
   return OkStatus();
 }
@@ -185,8 +196,8 @@ StatusOr<TokenizerShape> ReadTokenizerShape(const Json& tree) {
     return Unimplemented("tokenizer.json: a normalizer for spaces with pre_tokenizer ByteLevel");
   } else {
     BATON_RETURN_IF_ERROR(ReadByteLevel(parts, &shape));
-    shape.nfc = normalizing.nfc;
   }
+  shape.nfc = normalizing.nfc;
   if (shape.is_spm && shape.ignore_merges) {
     return Unimplemented(
         "tokenizer.json: model option ignore_merges needs pre_tokenizer ByteLevel");
@@ -205,9 +216,14 @@ StatusOr<AroundText> ReadPostProcessor(const Json& tree) {
         behind = true;
         continue;
       }
-      std::string& name = behind ? around.after : around.before;
-      if (!name.empty()) return Unsupported("post_processor", *part);
-      name = StringMember(Member(piece, "SpecialToken"), "id");
+      std::optional<uint32_t>& slot = behind ? around.after : around.before;
+      // The table says which ids a name stands for.
+      const std::string name = StringMember(Member(piece, "SpecialToken"), "id");
+      const Json& ids = Member(Member(Member(*part, "special_tokens"), name), "ids");
+      const bool is_one = ids.is_array() && ids.size() == 1 && ids[0].is_number_unsigned() &&
+                          ids[0].get<uint64_t>() <= UINT32_MAX;
+      if (!is_one || slot) return Unsupported("post_processor", *part);
+      slot = ids[0].get<uint32_t>();
     }
   }
   return around;

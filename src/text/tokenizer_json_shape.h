@@ -2,6 +2,8 @@
 #ifndef BATON_TEXT_TOKENIZER_JSON_SHAPE_H_
 #define BATON_TEXT_TOKENIZER_JSON_SHAPE_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +23,7 @@ struct TokenizerShape {
   bool prefix_at_start_only = false;
   bool prefix_unless_there = false;
   bool marks_spaces_first = false;  // the normalizer does it, so "normalized" added tokens see it
+  bool adds_prefix_first = false;   // the normalizer too
   bool byte_fallback = false;
   std::string unk_token;  // empty = none
 };
@@ -29,10 +32,10 @@ struct TokenizerShape {
 // `tree` is TokenizerJson::tree.
 StatusOr<TokenizerShape> ReadTokenizerShape(const nlohmann::json& tree);
 
-// The tokens that post_processor puts around a text: their names, or empty.
+// The tokens that post_processor puts around a text.
 struct AroundText {
-  std::string before;
-  std::string after;
+  std::optional<uint32_t> before;
+  std::optional<uint32_t> after;
 };
 StatusOr<AroundText> ReadPostProcessor(const nlohmann::json& tree);
 

@@ -1,5 +1,6 @@
 #include "src/text/tokenizer_spec.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -9,9 +10,9 @@
 #include "src/base/xxh3.h"
 
 // The serialised form: "BTOK", a version byte, then the fields in the order of Serialize() below.
-// Integers are LEB128, strings a length and bytes, optionals a presence byte. Token types are runs
-// of (value, count). A merge is (left id + 1, right id + 1), 5 bytes where the text has 8; one
-// whose parts are not tokens is a 0 and the text.
+// Integers are LEB128, strings a length and bytes, optionals a presence byte. Token types and
+// traits are runs of (value, count). A merge is (left id + 1, right id + 1), 5 bytes where the text
+// has 8; one whose parts are not tokens is a 0 and the text.
 
 namespace baton::text {
 
@@ -20,10 +21,17 @@ using limits::kMaxSpecBytes;
 namespace {
 
 constexpr std::string_view kMagic = "BTOK";
-constexpr uint8_t kVersion = 3;
-// Version 3 has three fields more. A spec that does not use them is written as version 2, so that
-// its bytes and its id are those that builds before version 3 read, write and compare.
-constexpr uint8_t kOldVersion = 2;
+// Version 3 has three fields more than 2, and 4 three more. A spec is written in the first version
+// that holds it, so that its bytes and its id are those that older builds read, write and compare.
+constexpr uint8_t kOldestVersion = 2;
+constexpr uint8_t kVersion = 4;
+
+uint8_t VersionFor(const TokenizerSpec& spec) {
+  if (spec.marks_spaces_first || spec.adds_prefix_first || !spec.token_traits.empty()) return 4;
+  const bool is_old =
+      !spec.space_prefix_unless_there && !spec.user_defined_as_written && !spec.ignore_merges;
+  return is_old ? kOldestVersion : 3;
+}
 
 using TokenIndex = absl::flat_hash_map<std::string_view, uint32_t>;
 
@@ -56,12 +64,12 @@ class SpecWriter {
 
   void Optional(const std::optional<bool>& value) { Varint(value ? (*value ? 2 : 1) : 0); }
 
-  void Types(const std::vector<int32_t>& types) {
-    Varint(types.size());
-    for (size_t i = 0; i < types.size();) {
+  void Runs(const std::vector<int32_t>& values) {
+    Varint(values.size());
+    for (size_t i = 0; i < values.size();) {
       size_t end = i + 1;
-      while (end < types.size() && types[end] == types[i]) ++end;
-      Varint(static_cast<uint32_t>(types[i]));
+      while (end < values.size() && values[end] == values[i]) ++end;
+      Varint(static_cast<uint32_t>(values[i]));
       Varint(end - i);
       i = end;
     }
@@ -135,16 +143,16 @@ class SpecReader {
     return value == 2;
   }
 
-  std::vector<int32_t> Types() {
+  std::vector<int32_t> Runs() {
     const uint64_t count = VarintUpTo(kMaxSpecTokens, "has too many token types");
-    std::vector<int32_t> types;
-    while (ok() && types.size() < count) {
-      const uint64_t type = VarintUpTo(UINT32_MAX, "has a token type above 32 bits");
-      const uint64_t run = VarintUpTo(count - types.size(), "has a run of types that is too long");
+    std::vector<int32_t> values;
+    while (ok() && values.size() < count) {
+      const uint64_t value = VarintUpTo(UINT32_MAX, "has a token type above 32 bits");
+      const uint64_t run = VarintUpTo(count - values.size(), "has a run of types that is too long");
       if (run == 0) Fail("has an empty run of types");
-      types.insert(types.end(), run, static_cast<int32_t>(static_cast<uint32_t>(type)));
+      values.insert(values.end(), run, static_cast<int32_t>(static_cast<uint32_t>(value)));
     }
-    return types;
+    return values;
   }
 
   std::string Merge(const std::vector<std::string>& tokens) {
@@ -198,7 +206,7 @@ void ReadVocabulary(SpecReader& in, TokenizerSpec& spec) {
     spec.scores.resize(num_scores);
     std::memcpy(spec.scores.data(), scores.data(), scores.size());
   }
-  spec.token_types = in.Types();
+  spec.token_types = in.Runs();
   const uint64_t num_merges = in.VarintUpTo(kMaxMerges, "has too many merges");
   for (uint64_t i = 0; in.ok() && i < num_merges; ++i) spec.merges.push_back(in.Merge(spec.tokens));
 }
@@ -213,27 +221,32 @@ std::string TokenizerSpec::ToolTemplate() const {
 }
 
 std::string TokenizerSpec::Serialize() const {
-  const bool is_old = !space_prefix_unless_there && !user_defined_as_written && !ignore_merges;
+  const uint8_t version = VersionFor(*this);
   SpecWriter out;
   out.Bytes(kMagic.data(), kMagic.size());
-  out.Varint(is_old ? kOldVersion : kVersion);
+  out.Varint(version);
   out.Text(model);
   out.Text(pre);
   out.Varint(tokens.size());
   for (const std::string& token : tokens) out.Text(token);
   out.Varint(scores.size());
   out.Bytes(scores.data(), scores.size() * sizeof(float));
-  out.Types(token_types);
+  out.Runs(token_types);
   out.Varint(merges.size());
   const TokenIndex index = IndexTokens(tokens);
   for (const std::string& merge : merges) out.Merge(merge, index);
   for (const auto* id : {&bos_id, &eos_id, &eot_id, &eom_id, &unk_id, &pad_id}) out.Optional(*id);
   for (const auto* flag : {&add_bos, &add_eos, &add_space_prefix}) out.Optional(*flag);
   out.Varint(space_prefix_at_start_only ? 1 : 0);
-  if (!is_old) {
+  if (version >= 3) {
     out.Varint(space_prefix_unless_there ? 1 : 0);
     out.Varint(user_defined_as_written ? 1 : 0);
     out.Optional(ignore_merges);
+  }
+  if (version >= 4) {
+    out.Varint(marks_spaces_first ? 1 : 0);
+    out.Varint(adds_prefix_first ? 1 : 0);
+    out.Runs(token_traits);
   }
   out.Varint(nfc ? 1 : 0);
   out.Text(chat_template);
@@ -260,9 +273,9 @@ StatusOr<TokenizerSpec> TokenizerSpec::Parse(std::string_view bytes) {
   SpecReader in(bytes);
   if (in.Bytes(kMagic.size()) != kMagic) in.Fail("does not start with BTOK");
   const uint64_t version = in.Varint();
-  if (in.ok() && version != kVersion && version != kOldVersion) {
-    return InvalidArgument("tokenizer spec has version {}, this build reads {} and {}", version,
-                           kOldVersion, kVersion);
+  if (in.ok() && (version < kOldestVersion || version > kVersion)) {
+    return InvalidArgument("tokenizer spec has version {}, this build reads {} to {}", version,
+                           kOldestVersion, kVersion);
   }
   TokenizerSpec spec;
   spec.model = in.Text();
@@ -277,10 +290,15 @@ StatusOr<TokenizerSpec> TokenizerSpec::Parse(std::string_view bytes) {
   }
   const auto read_flag = [&in] { return in.VarintUpTo(1, "has a bad flag") != 0; };
   spec.space_prefix_at_start_only = read_flag();
-  if (version == kVersion) {
+  if (version >= 3) {
     spec.space_prefix_unless_there = read_flag();
     spec.user_defined_as_written = read_flag();
     spec.ignore_merges = in.OptionalBool();
+  }
+  if (version >= 4) {
+    spec.marks_spaces_first = read_flag();
+    spec.adds_prefix_first = read_flag();
+    spec.token_traits = in.Runs();
   }
   spec.nfc = read_flag();
   spec.chat_template = in.Text();
@@ -292,6 +310,19 @@ StatusOr<TokenizerSpec> TokenizerSpec::Parse(std::string_view bytes) {
   if (in.ok() && in.remaining() > 0) in.Fail("goes on after its end");
   if (!in.ok()) return in.status();
   return spec;
+}
+
+void SetPhi3Traits(TokenizerSpec& spec) {
+  for (size_t id = 0; id < std::min(spec.tokens.size(), spec.token_types.size()); ++id) {
+    const auto type = static_cast<TokenType>(spec.token_types[id]);
+    const std::string& text = spec.tokens[id];
+    const bool is_plain = text == "<s>" || text == "<|endoftext|>";
+    const bool is_found = type == TokenType::kControl || type == TokenType::kUserDefined;
+    if (!is_found || is_plain) continue;
+    spec.token_traits.resize(spec.tokens.size());
+    spec.token_traits[id] = kTakesBlanksAfter;
+    spec.user_defined_as_written = true;  // blanks are those of the text as written
+  }
 }
 
 uint64_t TokenizerSpecId(const TokenizerSpec& spec) { return Xxh3Hash64(spec.Serialize()); }

@@ -26,6 +26,16 @@ enum class TokenType : int32_t {
   kByte = 6,
 };
 
+// How a special token is found, and what it takes with it: bits of TokenizerSpec::token_traits,
+// after the flags of tokenizer.json's added_tokens.
+enum TokenTrait : int32_t {
+  kTakesBlanksBefore = 1,  // lstrip: white space before it vanishes
+  kTakesBlanksAfter = 2,   // rstrip
+  kIsWholeWord = 4,        // single_word: not found beside a letter or digit
+  kIsNormalized = 8,       // found in normalized text, after all that are not; user-defined only
+};
+inline constexpr int32_t kAllTokenTraits = 15;
+
 // A chat template under a name of its own, e.g. "tool_use".
 struct NamedChatTemplate {
   std::string name;
@@ -57,9 +67,14 @@ struct TokenizerSpec {
   // User-defined tokens are found as they are written: one of U+2581 is not found in spaces. Absent
   // in GGUF files, where SentencePiece's rule holds: the two are the same.
   bool user_defined_as_written = false;
+  // The normalizer does this before tokens with kIsNormalized are looked for: it writes U+2581 for
+  // spaces, and puts the one of add_space_prefix before the text.
+  bool marks_spaces_first = false;
+  bool adds_prefix_first = false;
+  std::vector<int32_t> token_traits;  // [vocab_size] or empty = none; bits of TokenTrait
   // A piece that is a token as a whole is not merged; absent: as `pre` says.
   std::optional<bool> ignore_merges;
-  bool nfc = false;           // text is brought to Unicode's form C before it is split
+  bool nfc = false;           // text is brought to Unicode's form C
   std::string chat_template;  // tokenizer.chat_template, Jinja; empty = none
   std::vector<NamedChatTemplate> named_templates;
 
@@ -86,6 +101,10 @@ inline constexpr size_t kMaxSpecTokens = limits::kMaxVocabTokens;
 inline constexpr size_t kMaxMerges = size_t{1} << 21;
 // All strings of a spec together; the largest in use have about 8 MiB.
 inline constexpr size_t kMaxSpecTextBytes = size_t{64} << 20;
+
+// Sets token_traits as the tokenizer.json files of Phi-3 and Phi-3.5 say: the tokens of a chat and
+// </s> take the blanks after them. `spec`: of a GGUF file, which cannot say so.
+void SetPhi3Traits(TokenizerSpec& spec);
 
 // XXH3-64 of Serialize(): equal for equal specs, whatever the process or machine. Part of
 // numerics_id, so it covers the templates too.

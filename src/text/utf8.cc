@@ -48,6 +48,21 @@ size_t ValidUtf8Prefix(std::string_view text) {
   return pos;
 }
 
+std::string_view LastCharacter(std::string_view text) {
+  size_t begin = text.size() - 1;
+  while (begin > 0 && (static_cast<uint8_t>(text[begin]) & 0xc0) == 0x80) --begin;
+  return text.substr(begin);
+}
+
+uint32_t CodePointOf(std::string_view character) {
+  const uint8_t lead = static_cast<uint8_t>(character.front());
+  if (lead < 0x80) return lead;
+  // A lead of n bytes has 7 - n bits of the number.
+  uint32_t number = lead & (0x7fu >> character.size());
+  for (const char c : character.substr(1)) number = number << 6 | (static_cast<uint8_t>(c) & 0x3fu);
+  return number;
+}
+
 void Utf8Stream::Push(std::string_view bytes, std::string* out) {
   for (const char c : bytes) PushByte(static_cast<uint8_t>(c), out);
 }

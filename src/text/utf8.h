@@ -21,6 +21,15 @@ inline size_t CharacterSize(uint8_t lead) {
   return lead < 0xf0 ? 3 : 4;
 }
 
+// The first character of `text`, which is valid UTF-8 and not empty.
+inline std::string_view FirstCharacter(std::string_view text) {
+  return text.substr(0, CharacterSize(static_cast<uint8_t>(text.front())));
+}
+// The last one.
+std::string_view LastCharacter(std::string_view text);
+// The code point of one character.
+uint32_t CodePointOf(std::string_view character);
+
 // Decodes bytes that arrive in pieces of any size. One thread at a time.
 // 1. The output of Push and Finish, joined, is valid UTF-8 and does not depend on the pieces.
 // 2. Each maximal part of a broken sequence becomes one U+FFFD (Unicode 15, section 3.9, table 3-8;

@@ -110,14 +110,21 @@ TEST_F(ConvertCommandTest, TokenizerKeysAreReadBack) {
     }
     const auto spec = TokenizerSpecFromFolder(files, num_tokens);
     ASSERT_TRUE(spec.ok()) << name << spec.status();
-    GgufWriter writer;
-    AddTokenizerKeys(*spec, writer);
-    const std::vector<std::byte> bytes = writer.Header();
-    const auto file = GgufFile::FromBytes(bytes);
-    ASSERT_TRUE(file.ok()) << name << file.status();
-    const auto back = ReadModelTokenizer(**file, "");
-    ASSERT_TRUE(back.ok()) << name << back.status();
-    EXPECT_EQ(*back, *spec) << name;
+    TokenizerSpec taking = *spec;
+    taking.token_traits.assign(num_tokens, 0);
+    taking.token_traits.back() = text::kTakesBlanksAfter;
+    taking.marks_spaces_first = taking.adds_prefix_first = true;
+    for (const TokenizerSpec& written : {*spec, taking}) {
+      GgufWriter writer;
+      writer.AddString("general.architecture", "phi3");
+      AddTokenizerKeys(written, writer);
+      const std::vector<std::byte> bytes = writer.Header();
+      const auto file = GgufFile::FromBytes(bytes);
+      ASSERT_TRUE(file.ok()) << name << file.status();
+      const auto back = ReadModelTokenizer(**file, "");
+      ASSERT_TRUE(back.ok()) << name << back.status();
+      EXPECT_EQ(*back, written) << name;
+    }
   }
 }
 

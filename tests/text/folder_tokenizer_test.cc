@@ -250,10 +250,68 @@ TEST(FolderTokenizerTest, NormalizedTokensAreFoundBehindTheNormalizer) {
   for (Json& added : tokenizer["added_tokens"]) {
     if (added["content"] == "\u2581\u2581") added["normalized"] = false;
   }
-  FolderTokenizerFiles files;
-  files.tokenizer_json = tokenizer.dump();
-  EXPECT_THAT(std::string(TokenizerSpecFromFolder(files, num_tokens).status().message()),
-              HasSubstr("some normalized and some"));
+  EXPECT_EQ(ids("\u2581\u2581").size(), 1u);
+  EXPECT_EQ(ids("  ").size(), 2u);
+  EXPECT_EQ(ids("   ").size(), 1u);
+}
+
+// Where transformers 4.57 and 5.24 take the template of a chat from, without tools and with them.
+// They read chat_template.json for a processor alone.
+TEST(FolderTokenizerTest, TemplatesComeFromWhereTransformersTakesThem) {
+  struct Case {
+    const char* name;
+    const char* config;
+    const char* jinja;
+    const char* tool_use_jinja;
+    const char* json;
+    const char* plain;
+    const char* with_tools;
+  };
+  const char* list = R"({"chat_template": [{"name": "default", "template": "D"},
+                                           {"name": "tool_use", "template": "U"}]})";
+  const Case cases[] = {
+      {"json alone", "{}", "", "", R"({"chat_template": "J"})", "J", ""},
+      {"json object", "{}", "", "", R"({"chat_template": {"default": "J", "tool_use": "K"}})", "J",
+       "K"},
+      {"jinja alone", "{}", "F", "", "", "F", ""},
+      {"list", list, "", "", "", "D", "U"},
+      {"object", R"({"chat_template": {"default": "D", "tool_use": "U"}})", "", "", "", "D", "U"},
+      {"no default", R"({"chat_template": [{"name": "r", "template": "R"}]})", "", "", "", "", ""},
+      {"list and jinja", list, "F", "", "", "F", ""},
+      {"jinja files", "{}", "F", "A", "", "F", "A"},
+      {"tools alone", "{}", "", "A", "", "", "A"},
+      {"both", R"({"chat_template": "C"})", "", "", R"({"chat_template": "J"})", "C", ""},
+  };
+  const size_t vocab_size = NumTokens(Golden()["gpt2"]["tokenizer_json"]);
+  for (const Case& test : cases) {
+    FolderTokenizerFiles files = GoldenFiles("gpt2");
+    files.tokenizer_config_json = test.config;
+    files.chat_template_jinja = test.jinja;
+    files.tool_use_jinja = test.tool_use_jinja;
+    files.chat_template_json = test.json;
+    const auto spec = TokenizerSpecFromFolder(files, vocab_size);
+    ASSERT_TRUE(spec.ok()) << test.name << spec.status();
+    EXPECT_EQ(spec->chat_template, test.plain) << test.name;
+    EXPECT_EQ(spec->ToolTemplate(), test.with_tools) << test.name;
+  }
+  FolderTokenizerFiles files = GoldenFiles("gpt2");
+  files.chat_template_json = R"({"chat_template": {"default": 7}})";
+  EXPECT_EQ(std::string(TokenizerSpecFromFolder(files, vocab_size).status().message()),
+            "chat_template.json: a chat_template has no name or template");
+}
+
+// Text would lose its exclamation marks: control tokens do not come of it.
+TEST(FolderTokenizerTest, ATokenOfOrdinaryTextStaysOneWhateverItIsCalled) {
+  FolderTokenizerFiles files = GoldenFiles("gpt2");
+  const size_t vocab_size = NumTokens(Golden()["gpt2"]["tokenizer_json"]);
+  const auto plain = Build(files, vocab_size);
+  files.tokenizer_config_json =
+      R"({"pad_token": "!", "additional_special_tokens": ["\u0120the", "<none>"]})";
+  const auto named = Build(files, vocab_size);
+  ASSERT_TRUE(named.ok()) << named.status();
+  const std::string text = "the the!! the";
+  EXPECT_EQ((*named)->Encode(text).value(), (*plain)->Encode(text).value());
+  EXPECT_EQ((*named)->Decode((*named)->Encode(text).value(), true).value(), text);
 }
 
 // Characters that are no token would vanish from a text.
@@ -310,6 +368,27 @@ const BadFolder kBadFolders[] = {
            R"({"type": "Split", "pattern": {"Regex": "[a-z]+"}, "behavior": "Isolated"})");
      },
      kMissing, "\"[a-z]+\""},
+    {"dropped rest",
+     [](Json& t) {
+       t["pre_tokenizer"]["pretokenizers"][0] = Json::parse(
+           R"({"type": "Split", "pattern": {"Regex": "\\p{N}"}, "behavior": "Removed",
+               "invert": true})");
+     },
+     kMissing, "\"Split\" is not supported"},
+    {"two ids",
+     [](Json& t) {
+       t["post_processor"] = Json::parse(
+           R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}},
+               {"Sequence": {"id": "A"}}], "special_tokens": {"x": {"ids": [1, 2]}}})");
+     },
+     kMissing, "post_processor \"TemplateProcessing\""},
+    {"far id",
+     [](Json& t) {
+       t["post_processor"] = Json::parse(
+           R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}},
+               {"Sequence": {"id": "A"}}], "special_tokens": {"x": {"ids": [70000]}}})");
+     },
+     kInvalid, "post_processor puts 70000"},
     {"processor",
      [](Json& t) { t["post_processor"] = Json::parse(R"({"type": "BertProcessing"})"); }, kMissing,
      "post_processor \"BertProcessing\""},
@@ -437,6 +516,8 @@ TEST(FolderTokenizerTest, FilesAreReadFromAFolder) {
   const size_t vocab_size = NumTokens(Golden()["llama3"]["tokenizer_json"]);
   write("tokenizer.json", files.tokenizer_json);
   write("tokenizer_config.json", files.tokenizer_config_json);
+  write("chat_template.json", R"({"chat_template": "J"})");
+  EXPECT_EQ(LoadFolderTokenizer(folder, vocab_size)->chat_template, "J");
   write("chat_template.jinja", "T");
   std::filesystem::create_directories(folder + "/additional_chat_templates");
   write("additional_chat_templates/tool_use.jinja", "U");

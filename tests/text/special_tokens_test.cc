@@ -15,13 +15,14 @@ namespace {
 struct Special {
   std::string text;
   bool user_defined = false;
+  int32_t traits = 0;
 };
 
 SpecialTokens Build(const std::vector<Special>& specials) {
   SpecialTokens tokens;
   for (size_t i = 0; i < specials.size(); ++i) {
-    const Status added =
-        tokens.Add(specials[i].text, static_cast<TokenId>(i), specials[i].user_defined);
+    const Status added = tokens.Add(specials[i].text, static_cast<TokenId>(i),
+                                    specials[i].user_defined, specials[i].traits);
     EXPECT_TRUE(added.ok()) << added;
   }
   tokens.Seal();
@@ -80,21 +81,23 @@ TEST(SpecialTokensTest, BrokenTextNeverBecomesPartOfAControlToken) {
     const SpecialTokens tokens = Build(specials);
     // Template text in capitals' place: plain pieces, user text between them.
     std::string joined, unbroken;
-    std::vector<bool> is_user;  // [byte of joined]
+    std::vector<bool> is_user;  // [byte of unbroken]
     for (size_t part = 1 + random.Below(5); part > 0; --part) {
       const std::string raw = random.Join(alphabet, 4);
       const bool user = random.Below(2) == 0;
       const std::string text = user ? tokens.BreakLookAlikes(raw, "\uFDD0") : raw;
       joined += text;
       unbroken += raw;
-      is_user.insert(is_user.end(), text.size(), user);
+      is_user.insert(is_user.end(), raw.size(), user);
     }
     for (const Special& special : specials) {
       if (special.user_defined) continue;
       num_would_have += unbroken.find(special.text) != std::string::npos ? 1 : 0;
     }
+    std::vector<size_t> guards;
+    ASSERT_EQ(TakeOut(joined, "\uFDD0", &guards), unbroken);
     std::optional<SpecialMatch> match;
-    for (size_t done = 0; (match = tokens.FindNextGuarded(joined, done, "\uFDD0"));) {
+    for (size_t done = 0; (match = tokens.FindNext(unbroken, done, SpecialScope::kAll, guards));) {
       done = match->end;
       if (specials[match->id].user_defined) continue;
       for (size_t i = match->begin; i < match->end; ++i) {
@@ -110,15 +113,73 @@ TEST(SpecialTokensTest, TemplateTextKeepsItsTokensBesideGuardedText) {
   const std::string guard = "\uFDD0";
   for (const std::string user : {"é", "<|a|>", "<|", "|>", "x", "éé", ""}) {
     const std::string broken = tokens.BreakLookAlikes(user, guard);
-    const std::string text = broken + "é" + broken + "<|a|>" + broken;
-    const auto first = tokens.FindNextGuarded(text, 0, guard);
-    ASSERT_TRUE(first.has_value()) << user;
-    EXPECT_EQ(first->begin, broken.size()) << user;
-    const auto second = tokens.FindNextGuarded(text, first->end, guard);
-    ASSERT_TRUE(second.has_value()) << user;
-    EXPECT_EQ(second->begin, broken.size() + 2 + broken.size()) << user;
-    EXPECT_FALSE(tokens.FindNextGuarded(text, second->end, guard).has_value()) << user;
+    std::vector<size_t> guards;
+    const std::string text = TakeOut(broken + "é" + broken + "<|a|>" + broken, guard, &guards);
+    SpecialCuts cuts(tokens, text, SpecialScope::kAll, guards);
+    ASSERT_TRUE(cuts.Next()) << user;
+    EXPECT_EQ(cuts.piece(), user);
+    EXPECT_EQ(cuts.id(), 1) << user;
+    ASSERT_TRUE(cuts.Next()) << user;
+    EXPECT_EQ(cuts.piece(), user);
+    EXPECT_EQ(cuts.id(), 0) << user;
+    EXPECT_FALSE(cuts.Next()) << user;
+    EXPECT_EQ(cuts.piece(), user);
   }
+}
+
+// The pieces and ids of a text, as "piece|0|piece": the crate tokenizers gives the same splits.
+std::string Cut(const SpecialTokens& tokens, const std::string& text) {
+  std::string out;
+  SpecialCuts cuts(tokens, text, SpecialScope::kAll);
+  for (bool found = true; found;) {
+    found = cuts.Next();
+    out += cuts.piece();
+    if (found) out += "|" + std::to_string(cuts.id()) + "|";
+  }
+  return out;
+}
+
+TEST(SpecialTokensTest, TokensTakeTheBlanksBesideThem) {
+  const SpecialTokens tokens = Build({{"<l>", false, kTakesBlanksBefore},
+                                      {"<r>", false, kTakesBlanksAfter},
+                                      {"<b>", true, kTakesBlanksBefore | kTakesBlanksAfter},
+                                      {"\t", true},
+                                      {"\n", true, kTakesBlanksAfter}});
+  EXPECT_EQ(Cut(tokens, "a  <l>  b"), "a|0|  b");
+  EXPECT_EQ(Cut(tokens, "a  <r>  b"), "a  |1|b");
+  EXPECT_EQ(Cut(tokens, "a \u00a0\u3000<b>\u2028\v b"), "a|2|b");
+  EXPECT_EQ(Cut(tokens, " <b> "), "|2|");
+  EXPECT_EQ(Cut(tokens, "\u2581<b>\u2581\u200b"), "\u2581|2|\u2581\u200b") << "no white space";
+  EXPECT_EQ(Cut(tokens, "<r>  <l>"), "|1||0|");
+  // A token of blanks is found in the blanks that another took. The text goes on after it.
+  EXPECT_EQ(Cut(tokens, "<r> \t  x"), "|1||3|  x");
+  EXPECT_EQ(Cut(tokens, "<r> \n  x"), "|1||4|x");
+  EXPECT_EQ(Cut(tokens, "<r> \n \t x"), "|1||4||3| x");
+  EXPECT_EQ(Cut(Build({{"\n", true, kTakesBlanksBefore | kTakesBlanksAfter}}), "a \n\n\n b\n"),
+            "a|0|b|0|");
+}
+
+TEST(SpecialTokensTest, WholeWordsHaveNoLetterBesideThem) {
+  const SpecialTokens tokens = Build({{"cat", true, kIsWholeWord}, {"at", true}});
+  EXPECT_EQ(Cut(tokens, "cat"), "|0|");
+  EXPECT_EQ(Cut(tokens, "a cat."), "a |0|.");
+  for (const std::string word : {"cats", "cat_", "cat7", "cat\u0301", "cat\u4e2d"}) {
+    EXPECT_EQ(Cut(tokens, word + " at"), word + " |1|");
+  }
+  EXPECT_EQ(Cut(tokens, "xcat"), "xcat") << "one that is refused hides those in it";
+  EXPECT_EQ(Cut(tokens, "\u00e9cat"), "\u00e9cat");
+}
+
+// Each token of blanks takes those after it, too: looking for their end each time would take hours.
+TEST(SpecialTokensTest, LongRunsOfBlanksAreWalkedOnce) {
+  const SpecialTokens tokens =
+      Build({{"\t", true}, {"\n", true, kTakesBlanksAfter}, {"\v", true, kTakesBlanksBefore}});
+  std::string text;
+  for (size_t i = 0; i < (size_t{1} << 20); ++i) text += "\t\n \v";
+  SpecialCuts cuts(tokens, text, SpecialScope::kUserDefined);
+  size_t num_found = 0;
+  while (cuts.Next()) ++num_found;
+  EXPECT_EQ(num_found, size_t{2} << 20);
 }
 
 TEST(SpecialTokensTest, BreakingOnlyAddsGuardsAndOnlyWhereNeeded) {

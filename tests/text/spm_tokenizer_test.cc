@@ -161,14 +161,13 @@ TEST(SpmTokenizerTest, SpacePrefixFollowsTheModel) {
   EXPECT_THAT(after_specials->Encode("a<t>a").value(), ElementsAre(261, tag, 261));
   EXPECT_THAT(after_specials->Encode("a", {.add_special = true}).value(), ElementsAre(1, 261));
   EXPECT_THAT(after_specials->Encode("<s>a", {.parse_special = true}).value(), ElementsAre(1, 261));
-  EXPECT_THAT(after_specials->Encode("a", {.after_special = true}).value(), ElementsAre(261));
 
   spec.space_prefix_at_start_only = true;
   const auto at_start = MakeTokenizer(spec);
   EXPECT_THAT(at_start->Encode("a<t>a").value(), ElementsAre(261, tag, 260));
   EXPECT_THAT(at_start->Encode("<t>a").value(), ElementsAre(tag, 260));
   EXPECT_THAT(at_start->Encode("a", {.add_special = true}).value(), ElementsAre(1, 261));
-  EXPECT_THAT(at_start->Encode("a", {.after_special = true}).value(), ElementsAre(260));
+  EXPECT_THAT(at_start->Encode("<s>a", {.parse_special = true}).value(), ElementsAre(1, 260));
 
   spec.add_space_prefix = false;
   const auto never = MakeTokenizer(spec);

@@ -36,6 +36,10 @@ TokenizerSpec FullSpec() {
   spec.space_prefix_unless_there = true;
   spec.user_defined_as_written = true;
   spec.ignore_merges = true;
+  spec.marks_spaces_first = true;
+  spec.adds_prefix_first = true;
+  spec.token_traits.assign(spec.tokens.size(), 0);
+  spec.token_traits[7] = kTakesBlanksAfter | kIsNormalized;
   spec.nfc = true;
   spec.chat_template = "{{ messages }}";
   spec.named_templates = {{"tool_use", "x"}, {"", ""}};
@@ -117,6 +121,15 @@ TEST(TokenizerSpecTest, OldSpecsKeepTheirBytesAndTheirId) {
     EXPECT_EQ(bytes[4], 3);
     EXPECT_EQ(*TokenizerSpec::Parse(bytes), changed);
   }
+  std::vector<TokenizerSpec> newest(3, spec);
+  newest[0].marks_spaces_first = true;
+  newest[1].adds_prefix_first = true;
+  newest[2].token_traits = {0, 0, kTakesBlanksBefore};
+  for (const TokenizerSpec& changed : newest) {
+    const std::string bytes = changed.Serialize();
+    EXPECT_EQ(bytes[4], 4);
+    EXPECT_EQ(*TokenizerSpec::Parse(bytes), changed);
+  }
 }
 
 TEST(TokenizerSpecTest, EveryTruncationIsRefused) {
@@ -134,7 +147,7 @@ TEST(TokenizerSpecTest, OtherVersionsAreNamed) {
   std::string bytes = ByteSpec().Serialize();
   bytes[4] = 9;
   EXPECT_THAT(std::string(TokenizerSpec::Parse(bytes).status().message()),
-              HasSubstr("version 9, this build reads 2 and 3"));
+              HasSubstr("version 9, this build reads 2 to 4"));
 }
 
 // A spec that parses after random damage must serialise back to what it is, and nothing may crash.

@@ -293,6 +293,12 @@ TEST(TokenizerTest, BadSpecsGiveOneClearError) {
       {"long control", [](auto& s) { AddToken(s, std::string(257, 'x'), TokenType::kControl); },
        kInvalid, "control token 257 has 257 bytes, more than 256"},
       {"specials", [](auto& s) { AddLongSpecials(s); }, kInvalid, "more than 4194304 bytes"},
+      {"traits",
+       [](auto& s) {
+         s.token_traits = {0, 1};
+       },
+       kInvalid, "2 entries for 257 tokens"},
+      {"trait", [](auto& s) { s.token_traits.assign(257, 16); }, kInvalid, "[0] is 16, outside"},
       {"merge",
        [](auto& s) {
          s.merges = {"a b", "ab"};
@@ -379,7 +385,8 @@ TEST(PreTokenizerTest, AllNamesOfATableRowShareTheRule) {
       {"qwen2", "stablelm2", "hunyuan"},
       {"qwen35"},
       {"tekken"},
-      {"gpt-4o", "o200k"},
+      {"dbrx", "smaug-bpe"},
+      {"gpt-4o", "o200k", "llama4"},
       {"deepseek-llm"},
       {"deepseek-v3"}};
   for (const auto& row : rows) {

@@ -66,7 +66,6 @@ typedef struct {
   const baton_text_slice* patterns;  // [num_patterns] Oniguruma split rules, applied in order
   size_t num_patterns;
   uint8_t ignore_merges;  // 1: a piece that is a token as a whole is not merged
-  uint8_t nfc;            // 1: text is brought to Unicode normalisation form C first
 } baton_text_bpe_spec;
 
 // One rendering: the template's variables and what it may spend.
@@ -93,6 +92,11 @@ int32_t baton_text_bpe_create(const baton_text_bpe_spec* spec, baton_text_bpe** 
 int32_t baton_text_bpe_encode(const baton_text_bpe* bpe, baton_text_slice text, baton_text_ids* out,
                               baton_text_buffer* error);
 void baton_text_bpe_free(baton_text_bpe* bpe);
+
+// `text` in Unicode normalisation form C.
+int32_t baton_text_compose(baton_text_slice text, baton_text_buffer* out, baton_text_buffer* error);
+// 1 if `character` (a code point) is part of a word (\w of the crate regex), else 0.
+uint8_t baton_text_is_word(uint32_t character);
 
 // Compiles a Jinja template of at most 256 KiB.
 int32_t baton_text_template_create(baton_text_slice source, baton_text_template** out,

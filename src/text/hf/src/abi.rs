@@ -6,7 +6,7 @@ use std::panic::{self, catch_unwind, AssertUnwindSafe};
 use std::sync::Once;
 use std::time::Duration;
 
-use crate::bpe::{Bpe, BpeSpec};
+use crate::bpe::{compose, Bpe, BpeSpec};
 use crate::budget::Bounds;
 use crate::template::{ChatTemplate, RenderLimits};
 use crate::{panic_text, Code, Failure};
@@ -46,7 +46,6 @@ pub struct CBpeSpec {
     patterns: *const Slice,
     num_patterns: usize,
     ignore_merges: u8,
-    nfc: u8,
 }
 
 /// baton_text_render_request
@@ -189,7 +188,6 @@ unsafe fn read_bpe_spec<'a>(spec: &CBpeSpec) -> Result<BpeSpec<'a>, Failure> {
         merges: merge_words.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect(),
         patterns,
         ignore_merges: spec.ignore_merges != 0,
-        nfc: spec.nfc != 0,
     })
 }
 
@@ -240,6 +238,27 @@ pub unsafe extern "C" fn baton_text_bpe_free(bpe: *mut Bpe) {
             Ok(())
         });
     }
+}
+
+/// # Safety
+/// See baton_text.h.
+#[no_mangle]
+pub unsafe extern "C" fn baton_text_compose(
+    input: Slice,
+    out: *mut Owned<u8>,
+    error: *mut Owned<u8>,
+) -> i32 {
+    let work = || {
+        reference("out", out)?;
+        Ok(compose(text("text", input)?))
+    };
+    answer(error, work, |composed| out.write(into_owned(composed.into_bytes())))
+}
+
+#[no_mangle]
+pub extern "C" fn baton_text_is_word(character: u32) -> u8 {
+    let is_word = || Ok(char::from_u32(character).is_some_and(regex_syntax::is_word_character));
+    guarded(is_word).unwrap_or(false) as u8
 }
 
 /// # Safety

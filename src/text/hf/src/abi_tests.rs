@@ -28,7 +28,6 @@ fn spec(text: &[u8], ends: &[u32], ids: &[u32], patterns: &[Slice]) -> CBpeSpec 
         patterns: patterns.as_ptr(),
         num_patterns: patterns.len(),
         ignore_merges: 0,
-        nfc: 0,
     }
 }
 
@@ -52,6 +51,26 @@ fn encode_through_the_abi() {
         baton_text_bpe_free(bpe);
         baton_text_bpe_free(std::ptr::null_mut());
     }
+}
+
+#[test]
+fn characters_through_the_abi() {
+    let (mut out, mut error) = (empty(), empty());
+    unsafe {
+        assert_eq!(baton_text_compose(slice("e\u{301}".as_bytes()), &mut out, &mut error), OK);
+        assert_eq!(message(&mut out), "\u{e9}");
+        assert_eq!(baton_text_compose(slice(b"\xff"), &mut out, &mut error), 1);
+        assert!(message(&mut error).contains("byte 0"));
+        assert_eq!(baton_text_compose(slice(b"a"), std::ptr::null_mut(), &mut error), 1);
+        assert!(message(&mut error).contains("out is null"));
+    }
+    for word in ['a', '_', '7', '\u{e9}', '\u{4e2d}', '\u{301}', '\u{200d}'] {
+        assert_eq!(baton_text_is_word(word as u32), 1, "{word:?}");
+    }
+    for other in [' ', '>', '\u{2581}', '\u{a0}', '\u{b2}', '\u{1f600}'] {
+        assert_eq!(baton_text_is_word(other as u32), 0, "{other:?}");
+    }
+    assert_eq!(baton_text_is_word(0xd800), 0);
 }
 
 #[test]

@@ -37,7 +37,6 @@ pub struct BpeSpec<'a> {
     pub merges: Vec<(u32, u32)>,
     pub patterns: Vec<&'a str>,
     pub ignore_merges: bool,
-    pub nfc: bool,
 }
 
 /// An immutable encoder; its only shared state is the model's cache of pieces, which is locked.
@@ -45,7 +44,11 @@ pub struct Bpe {
     patterns: Vec<SysRegex>,
     letters: [char; 256],
     model: BPE,
-    nfc: bool,
+}
+
+/// Unicode's form C, as the crate's normalizer NFC makes it.
+pub fn compose(text: &str) -> String {
+    text.nfc().map(|(letter, _)| letter).collect()
 }
 
 impl Bpe {
@@ -64,17 +67,10 @@ impl Bpe {
             .ignore_merges(spec.ignore_merges)
             .build()
             .map_err(|e| Failure::invalid(format!("vocabulary: {e}")))?;
-        Ok(Bpe { patterns, letters: byte_letters(), model, nfc: spec.nfc })
+        Ok(Bpe { patterns, letters: byte_letters(), model })
     }
 
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Failure> {
-        let composed: String;
-        let text = if self.nfc && !text.is_ascii() {
-            composed = text.nfc().map(|(letter, _)| letter).collect();
-            &composed
-        } else {
-            text
-        };
         let mut pieces = vec![Range { start: 0, end: text.len() }];
         for pattern in &self.patterns {
             pieces = split(pattern, text, &pieces);
@@ -166,7 +162,6 @@ mod tests {
             merges: merges.to_vec(),
             patterns: vec![GPT2],
             ignore_merges,
-            nfc: false,
         };
         Bpe::new(&spec).unwrap()
     }
@@ -209,22 +204,16 @@ mod tests {
     }
 
     #[test]
-    fn form_c_composes_before_the_split() {
-        let letters: Vec<String> = byte_letters().iter().map(|c| c.to_string()).collect();
-        let tokens =
-            letters.iter().enumerate().map(|(i, text)| (text.as_str(), i as u32)).collect();
-        let patterns = vec![GPT2];
-        let spec = BpeSpec { tokens, merges: vec![], patterns, ignore_merges: false, nfc: true };
-        let bpe = Bpe::new(&spec).unwrap();
-        assert_eq!(bpe.encode("e\u{301}").unwrap(), [0xc3, 0xa9]);
-        assert_eq!(bpe.encode("e").unwrap(), [b'e' as u32]);
-        assert_eq!(letters_and(false, &[], &[]).encode("e\u{301}").unwrap(), [0x65, 0xcc, 0x81]);
+    fn form_c_composes() {
+        assert_eq!(compose("e\u{301}\u{301}"), "\u{e9}\u{301}");
+        assert_eq!(compose(">\u{338}"), "\u{226f}");
+        assert_eq!(compose("plain"), "plain");
     }
 
     #[test]
     fn hostile_vocabularies_are_refused_with_the_values() {
         let refuse = |tokens: Vec<(&str, u32)>, merges: Vec<(u32, u32)>, patterns: Vec<&str>| {
-            let spec = BpeSpec { tokens, merges, patterns, ignore_merges: false, nfc: false };
+            let spec = BpeSpec { tokens, merges, patterns, ignore_merges: false };
             match Bpe::new(&spec) {
                 Ok(_) => panic!("accepted"),
                 Err(failure) => failure.message,
