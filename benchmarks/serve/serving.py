@@ -202,22 +202,25 @@ def measure_idle(server):
 
 def measure_memory(server):
     pid = next(p["pid"] for p in server.processes() if p["worker_id"] == "decode-0")
-    total = kv = 0
+    total = kv = shared = 0
     is_pool = False  # the worker's own arena; a peer's is mapped read-only
+    is_weights = False
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
             is_pool = " rw-s " in line and "baton-kv-arena" in line
+            is_weights = "baton-weights" in line
         elif line.startswith("Pss:"):
             kib = int(line.split()[1])
             total += kib
             kv += kib if is_pool else 0
+            shared += kib if is_weights else 0
     log = Path(server.folder.name, "decode-0.log").read_text()
     weights = float(re.search(r"weights ([\d.]+) MiB", log)[1])
     return {
         "pss_mib": total / 1024,
         "weights_mib": weights,
         "kv_touched_mib": kv / 1024,
-        "over_mib": (total - kv) / 1024 - weights,
+        "over_mib": (total - kv - shared) / 1024 - (0 if shared else weights),
     }
 
 

@@ -281,7 +281,7 @@ def memory_mib(pid):
 def num_arenas(pid):
     """Mappings of memory files: a worker's own arena, and one of each peer it reads."""
     with open(f"/proc/{pid}/maps") as file:
-        return sum("/memfd:" in line for line in file)
+        return sum("/memfd:baton-kv-arena" in line for line in file)
 
 
 class MemoryWatch:
