@@ -75,7 +75,8 @@ class SharedSlots {
   // Joins the file behind `fd`, which stays the caller's; lays it out if nobody has.
   // FailedPrecondition when it is no such file, holds something else, or cannot be on huge pages
   // although they are needed. ResourceExhausted when memory is short. DeadlineExceeded when another
-  // process lays it out for longer than patience lasts. Taking the memory costs about 0.1 s a GiB.
+  // process lays it out for longer than patience lasts. Taking the memory costs 0.1 s a GiB, or up
+  // to 1.6 s where free memory is in pieces.
   static StatusOr<std::unique_ptr<SharedSlots>> Join(int fd, const SlotsWanted& wanted,
                                                      ThreadPool& pool);
   ~SharedSlots();
