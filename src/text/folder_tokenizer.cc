@@ -101,31 +101,38 @@ class FolderReader {
   // Makes control tokens of those that tokenizer_config.json calls special, as transformers does.
   // One that ordinary text becomes ("!" as pad_token) stays ordinary: text would lose it.
   void AddNamedTokens(std::map<uint32_t, AddedToken>& added) const {
-    for (AddedToken& named : ReadNamedTokens(config_)) {
-      const auto known = std::find_if(added.begin(), added.end(), [&named](const auto& entry) {
-        return entry.second.text == named.text;
-      });
-      if (known != added.end() && known->second.is_control) continue;
-      const bool is_letter = FirstCharacter(named.text).size() == named.text.size();
-      if (is_letter || IsMerged(named.text)) continue;
-      const auto found = ids_.find(named.text);
-      if (known != added.end()) {
-        known->second.is_control = true;
-        known->second.traits &= ~kIsNormalized;
-      } else if (found != ids_.end()) {
-        named.id = found->second;
-        added.emplace(named.id, std::move(named));
+    absl::flat_hash_map<std::string_view, AddedToken*> known;
+    for (auto& [id, token] : added) known.emplace(token.text, &token);
+    absl::flat_hash_map<std::string, AddedToken> named;
+    for (AddedToken& token : ReadNamedTokens(config_)) {
+      const auto same = known.find(token.text);
+      const bool is_token = same != known.end() || ids_.contains(token.text);
+      const bool is_control = same != known.end() && same->second->is_control;
+      const bool is_letter = FirstCharacter(token.text).size() == token.text.size();
+      if (is_token && !is_control && !is_letter) named.emplace(token.text, token);
+    }
+    EraseMerged(named);
+    for (auto& [text, token] : named) {
+      if (const auto same = known.find(text); same != known.end()) {
+        same->second->is_control = true;
+        same->second->traits &= ~kIsNormalized;
+        continue;
       }
+      token.id = ids_.find(text)->second;
+      added.emplace(token.id, std::move(token));
     }
   }
 
-  bool IsMerged(std::string_view token) const {
-    return std::any_of(spec_.merges.begin(), spec_.merges.end(), [token](std::string_view merge) {
-      if (merge.size() != token.size() + 1) return false;
+  // Erases what ordinary text becomes by merges: one walk over them, however many tokens there are.
+  void EraseMerged(absl::flat_hash_map<std::string, AddedToken>& tokens) const {
+    std::string merged;
+    for (const std::string_view merge : spec_.merges) {
+      if (tokens.empty()) return;
       const size_t left = merge.find(' ');
-      return merge.substr(0, left) == token.substr(0, left) &&
-             merge.substr(left + 1) == token.substr(left);
-    });
+      if (left == std::string_view::npos) continue;
+      merged.assign(merge.substr(0, left)).append(merge.substr(left + 1));
+      tokens.erase(merged);
+    }
   }
 
   Status SetAddedTokens(const Json& tree) {

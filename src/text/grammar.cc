@@ -92,6 +92,7 @@ StatusOr<GrammarState> GrammarState::Create(const Grammar& grammar) {
   const int32_t code = baton_grammar_state_create(grammar.handle_.get(), &handle, error.out());
   BATON_RETURN_IF_ERROR(hf::StatusOf(code, error));
   GrammarState state;
+  state.grammar_ = grammar.handle_;
   state.handle_.reset(handle);
   return state;
 }
@@ -102,6 +103,7 @@ StatusOr<GrammarState> GrammarState::Clone() const {
   const int32_t code = baton_grammar_state_clone(handle_.get(), &handle, error.out());
   BATON_RETURN_IF_ERROR(hf::StatusOf(code, error));
   GrammarState copy;
+  copy.grammar_ = grammar_;
   copy.handle_.reset(handle);
   return copy;
 }

@@ -81,6 +81,8 @@ class Grammar {
 
   // Places of a loose schema's keywords that are not enforced.
   const std::vector<std::string>& ignored() const { return ignored_; }
+  // Whether a copy of this object or a state has the grammar too.
+  bool is_shared() const { return handle_.use_count() > 1; }
 
  private:
   friend class GrammarState;
@@ -113,6 +115,7 @@ class GrammarState {
   struct Free {
     void operator()(baton_grammar_state* state) const;
   };
+  std::shared_ptr<baton_grammar> grammar_;  // what is_shared counts
   std::unique_ptr<baton_grammar_state, Free> handle_;
 };
 

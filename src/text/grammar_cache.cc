@@ -98,25 +98,32 @@ void GrammarCache::Keep(GrammarKind kind, std::string_view text, const Grammar& 
   kept_.push_front({kind, std::string(text), grammar});
   text_bytes_ += text.size();
   while (kept_.size() > 1 && (kept_.size() > kMaxGrammars || text_bytes_ > kMaxTextBytes)) {
-    dropped.splice(dropped.begin(), TakeOldest());
+    dropped.splice(dropped.begin(), Take(std::prev(kept_.end())));
   }
   lock.Unlock();
   Trim();
 }
 
-std::list<GrammarCache::Entry> GrammarCache::TakeOldest() {
-  std::list<Entry> oldest;
-  if (kept_.size() <= 1) return oldest;
-  text_bytes_ -= kept_.back().text.size();
-  oldest.splice(oldest.begin(), kept_, std::prev(kept_.end()));
-  return oldest;
+std::list<GrammarCache::Entry> GrammarCache::Take(std::list<Entry>::iterator entry) {
+  std::list<Entry> taken;
+  text_bytes_ -= entry->text.size();
+  taken.splice(taken.begin(), kept_, entry);
+  return taken;
+}
+
+std::list<GrammarCache::Entry> GrammarCache::TakeOldestUnused() {
+  if (kept_.empty()) return {};
+  for (auto entry = std::prev(kept_.end()); entry != kept_.begin(); --entry) {
+    if (!entry->grammar.is_shared()) return Take(entry);
+  }
+  return {};
 }
 
 void GrammarCache::Trim() {
   while (memory().total() > max_bytes_) {
     std::list<Entry> oldest;  // freed without the lock
     MutexLock lock(mutex_);
-    oldest = TakeOldest();
+    oldest = TakeOldestUnused();
     lock.Unlock();
     if (oldest.empty()) return;
   }

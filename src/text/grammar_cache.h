@@ -5,8 +5,9 @@
 //    goes first. A grammar that does not compile is not kept.
 // 3. All grammars of the tokenizer, also those that only answers hold, have at most 256 MiB of
 //    masks, each at most 4 (hf/src/grammar). Beside them lexers make states. Where both together
-//    have more than kMaxBytes at a use, kept grammars go until they do not, or one is left. What
-//    answers hold stays until they end: a lexer has at most 50,000 states of 1 to 2 KiB.
+//    have more than kMaxBytes at a use, kept grammars that no answer follows go until they do not;
+//    the one used last stays. One that an answer follows would free nothing, and come again beside
+//    itself. A lexer has at most 50,000 states of 1 to 2 KiB.
 // 4. No lock is held while a grammar compiles. A thread that needs a grammar which another thread
 //    compiles waits for that one's result, an error too.
 #ifndef BATON_TEXT_GRAMMAR_CACHE_H_
@@ -81,10 +82,12 @@ class GrammarCache {
   StatusOr<Grammar> CompileAlone(wire::GrammarKind kind, std::string_view text);
   std::optional<Grammar> Find(wire::GrammarKind kind, std::string_view text) BATON_REQUIRES(mutex_);
   void Keep(wire::GrammarKind kind, std::string_view text, const Grammar& grammar);
-  // Takes out the grammar that was used longest ago, unless it is the last one; it is freed without
-  // the lock.
-  std::list<Entry> TakeOldest() BATON_REQUIRES(mutex_);
-  // Gives up kept grammars while all of them have too much memory.
+  // Takes an entry out of kept_; it is freed without the lock.
+  std::list<Entry> Take(std::list<Entry>::iterator entry) BATON_REQUIRES(mutex_);
+  // Takes out the grammar that was used longest ago of those that nobody follows, if it is not the
+  // one used last.
+  std::list<Entry> TakeOldestUnused() BATON_REQUIRES(mutex_);
+  // Gives up kept grammars while all grammars have too much memory.
   void Trim();
 
   const TokenizerSource source_;

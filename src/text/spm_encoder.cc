@@ -330,7 +330,7 @@ int HexDigit(char c) {
 
 }  // namespace
 
-std::string WithPlainSpaces(std::string_view text) {
+std::string WithPlainSpaces(std::string_view text, std::string_view space) {
   std::string out;
   out.reserve(text.size());
   size_t done = 0;
@@ -338,7 +338,7 @@ std::string WithPlainSpaces(std::string_view text) {
     const size_t at = text.find(kSpmSpace, done);
     out.append(text.substr(done, at - done));
     if (at == std::string_view::npos) return out;
-    out.push_back(' ');
+    out.append(space);
     done = at + kSpmSpace.size();
   }
 }

@@ -21,9 +21,9 @@ inline constexpr std::string_view kSpmSpace = "\xE2\x96\x81";
 // comes before a text, and user-defined tokens are found as they are written.
 inline constexpr std::string_view kGemma4Model = "gemma4";
 
-// `text` with every U+2581 as a space. The encoder and Tokenizer work on this form: the two are the
-// same to the model.
-std::string WithPlainSpaces(std::string_view text);
+// `text` with every U+2581 as `space`. The encoder and Tokenizer work on the form with spaces: the
+// two are the same to the model.
+std::string WithPlainSpaces(std::string_view text, std::string_view space = " ");
 
 // The byte that a token called "<0xNN>" stands for, or -1.
 int ByteOfToken(std::string_view token);

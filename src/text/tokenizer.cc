@@ -300,7 +300,8 @@ StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,
       options.parse_special ? SpecialScope::kAll : SpecialScope::kUserDefined;
   std::string plain;
   if (literals_in_plain_ && text.find(kSpmSpace) != std::string_view::npos) {
-    plain = WithPlainSpaces(text);
+    // The space that U+2581 becomes is ordinary text, which BreakLookAlikes has not seen.
+    plain = WithPlainSpaces(text, fmt::format("{0}{0} {0}", options.guard));
     text = plain;
   }
   std::string bare;

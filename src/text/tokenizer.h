@@ -8,8 +8,10 @@
 //    the others leave.
 // 3. Bytes without a token (SmolLM2 lacks eight control characters' and planes' bytes) yield
 //    nothing, as in the models' own tokenizers. Otherwise Decode(Encode(text)) == text, but for
-//    what SentencePiece-style models cannot tell apart: U+2581 comes back as a space, and after a
-//    user-defined token the space that they put there stays.
+//    three things: blanks that a special token takes are gone, characters come back in form C
+//    where the file asks for it, and SentencePiece-style models cannot tell all texts apart. There
+//    U+2581 comes back as a space, and after a user-defined token the space that they put there
+//    stays.
 #ifndef BATON_TEXT_TOKENIZER_H_
 #define BATON_TEXT_TOKENIZER_H_
 

@@ -269,14 +269,18 @@ TEST(GrammarCacheTest, WhatAllGrammarsHaveIsCountedAndBounded) {
   EXPECT_GT(cache.memory().lexer_bytes, 0u);
   for (const char* text : {"a+", "b+", "b+"}) {
     ASSERT_TRUE(cache.Compile(GrammarKind::kRegex, text).ok());
-    EXPECT_EQ(cache.num_grammars(), 1u) << text;
+    EXPECT_EQ(cache.num_grammars(), 2u) << text;
   }
   EXPECT_EQ(cache.num_compilations(), 3u) << "the last one stays";
+  ASSERT_TRUE(cache.Compile(GrammarKind::kChoice, R"(["yes"])").ok());
+  EXPECT_EQ(cache.num_compilations(), 3u) << "an answer follows it: another one would be more";
   Say(*guide, "ye");
   EXPECT_EQ(Allowed(*guide), std::vector<TokenId>{'s'}) << "an answer keeps its grammar";
   EXPECT_GT(cache.memory().mask_bytes, 0u);
   guide.reset();
   guides.reset();
+  ASSERT_TRUE(cache.Compile(GrammarKind::kRegex, "a+").ok());
+  EXPECT_EQ(cache.num_grammars(), 1u) << "nobody follows the others";
   EXPECT_EQ(cache.memory().mask_bytes, 0u) << "nobody has asked for a mask of the kept one";
   EXPECT_GT(cache.memory().lexer_bytes, 0u);
 }

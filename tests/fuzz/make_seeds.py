@@ -285,18 +285,27 @@ def spec_seeds():
     def text(value):
         return bytes([len(value)]) + value.encode()
 
+    def tail(nfc=0, newest=b""):
+        """Flags up to those of version 3, `newest` of version 4, and the templates."""
+        template = text("{{ messages }}") + bytes([0])
+        return bytes([1, 1, 0, 0, 0, 0, 0]) + newest + bytes([nfc]) + template
+
     ids = bytes([1, 1, 1, 2, 0, 0, 1, 0, 0])  # bos, eos, eot, eom, unk, pad
-    tail = bytes([1, 1, 0, 0, 0, 0, 0, 0, 0]) + text("{{ messages }}") + bytes([0])
     tokens = ["<unk>", "<s>", "</s>", "a", "b", "ab"]
     body = bytes([len(tokens)]) + b"".join(text(t) for t in tokens)
     scores = bytes([len(tokens)]) + struct.pack("<6f", 0, 0, 0, -1, -2, -3)
-    types = bytes([3, 2, 1, 3, 2, 1, 3])
+    types = bytes([6, 2, 1, 3, 2, 1, 3])
     spm = b"BTOK\3" + text("llama") + text("default") + body + scores + types
-    put("tokenizer_spec", "spm", spm + bytes([0]) + ids + tail)
-    bpe = b"BTOK\3" + text("gpt2") + text("gpt-2") + body + bytes([0, 0, 1, 4, 5])
-    put("tokenizer_spec", "bpe", bpe + ids + tail)
+    put("tokenizer_spec", "spm", spm + bytes([0]) + ids + tail())
+    gpt2 = text("gpt2") + text("gpt-2") + body + bytes([0])
+    merges = bytes([1, 4, 5])
+    put("tokenizer_spec", "bpe", b"BTOK\3" + gpt2 + bytes([0]) + merges + ids + tail())
+    user_defined = bytes([6, 2, 1, 3, 2, 4, 3])
+    traits = bytes([0, 0, 6, 0, 3, 11, 1, 4, 1, 8, 1])
+    taking = b"BTOK\4" + gpt2 + user_defined + merges + ids + tail(1, traits)
+    put("tokenizer_spec", "token_traits", taking)
     put("tokenizer_spec", "many_tokens", b"BTOK\3" + text("gpt2") + text("") + b"\xff\xff\x3f")
-    put("tokenizer_spec", "other_version", b"BTOK\4")
+    put("tokenizer_spec", "other_version", b"BTOK\5")
 
 
 def smaller(tokenizer):

@@ -528,6 +528,32 @@ TEST(StateCheckpointTest, AStateIsGivenUpBeforeItsPrefixAndWhole) {
   EXPECT_EQ(cache.index().stats().checkpoints_dropped, 1u);
 }
 
+// An equal prompt, computed beside it, still holds blocks of its own.
+TEST(StateCheckpointTest, AStateStaysWithAPrefixThatMovesToAnEqualBlock) {
+  StateCache cache(12, StateCache::kStateBlocks);
+  const StatePrompt prompt({1, 2, 3, 4});
+  ASSERT_TRUE(cache.KeepKv(prompt));
+  ASSERT_TRUE(cache.KeepState(prompt, 2));
+  std::vector<BlockHandle> own;
+  ASSERT_TRUE(cache.pool().Allocate(2, BlockState::kComputing, kUid, &own));
+  for (uint32_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(cache.index().Insert(
+        {.link = prompt.links[i],
+         .parent = i > 0 ? prompt.links[i - 1] : ChainLink{},
+         .ordinal = i,
+         .tokens = std::span(prompt.tokens).subspan(i * kBlockSize, kBlockSize),
+         .block = own[i]}));
+  }
+  ASSERT_TRUE(cache.index().Audit().ok()) << cache.index().Audit();
+  EXPECT_EQ(cache.UseState(prompt, false), 2u);
+  while (cache.pool().num_available() > 0) cache.Hold();
+  EXPECT_EQ(cache.UseState(prompt, false), 0u) << "it is given up by its new place";
+  EXPECT_EQ(cache.index().stats().checkpoints_dropped, 1u);
+  EXPECT_EQ(cache.index().Match(prompt.query(), 2), 2u);
+  for (const BlockHandle block : own) cache.pool().DropRequestRef(block);
+  cache.Audit();
+}
+
 // Against a set of the states that were kept and not taken: where nothing is given up a hit is the
 // longest of the set, and elsewhere it is one of the set, with the text of its own prefix.
 void RunRandomStates(uint64_t seed, bool is_large) {

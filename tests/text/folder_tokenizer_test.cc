@@ -314,6 +314,24 @@ TEST(FolderTokenizerTest, ATokenOfOrdinaryTextStaysOneWhateverItIsCalled) {
   EXPECT_EQ((*named)->Decode((*named)->Encode(text).value(), true).value(), text);
 }
 
+// To look through all merges, or all added tokens, for each of them would take minutes.
+TEST(FolderTokenizerTest, ManySpecialTokensAreLookedUpAtOnce) {
+  Json tokenizer = Golden()["gpt2"]["tokenizer_json"];
+  const size_t vocab_size = NumTokens(tokenizer);
+  Json& merges = tokenizer["model"]["merges"];
+  const Json merge = merges.back();
+  for (int i = 0; i < 200'000; ++i) merges.push_back(merge);
+  Json names = Json::array();
+  for (int i = 0; i < 200'000; ++i) names.push_back("<none" + std::to_string(i) + ">");
+  FolderTokenizerFiles files;
+  files.tokenizer_json = tokenizer.dump();
+  files.tokenizer_config_json = Json{{"additional_special_tokens", names}}.dump();
+  ASSERT_LE(files.tokenizer_config_json.size(), kMaxConfigJsonBytes);
+  const auto spec = TokenizerSpecFromFolder(files, vocab_size);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->merges.size(), merges.size());
+}
+
 // Characters that are no token would vanish from a text.
 TEST(FolderTokenizerTest, SentencePieceWithoutItsBytesIsRefused) {
   const Json good = Golden()["gemma"]["tokenizer_json"];

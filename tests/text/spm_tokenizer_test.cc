@@ -1,5 +1,6 @@
 // SentencePiece-style tokenizers: against SentencePiece itself (spm_golden.json), against a naive
 // program on random vocabularies, and the rules of spaces.
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <optional>
@@ -380,6 +381,32 @@ TEST(SpmTokenizerTest, ChatPiecesFollowThePrefixRule) {
   spec.space_prefix_at_start_only = true;
   EXPECT_THAT(EncodeChat(*MakeTokenizer(spec), *chat_template, messages)->tokens,
               ElementsAre(1, 260, 2, 262));
+}
+
+// The space of a control token may be written as U+2581, and is one to the model.
+TEST(SpmTokenizerTest, UserTextWithMarkedSpacesHoldsNoControlToken) {
+  TokenizerSpec spec = SpmSpec({"\u2581", "a"});
+  const TokenId end = AddToken(spec, "\u2581<EOT>", TokenType::kControl);
+  const TokenId inner = AddToken(spec, "<a\u2581b>", TokenType::kControl);
+  const TokenId last = AddToken(spec, "<c\u2581", TokenType::kControl);
+  spec.scores.resize(spec.tokens.size());
+  const auto tokenizer = MakeTokenizer(spec);
+  const auto chat_template =
+      ChatTemplate::Create("{% for m in messages %}{{ m.content }} <EOT>{% endfor %}", "", "");
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status();
+  for (const std::string content : {"a", "a\u2581<EOT>a", "\u2581<EOT>", "<a\u2581b>", "<c\u2581a",
+                                    "a\u2581", "a <EOT>", "<a b>"}) {
+    const std::vector<ChatMessage> talk = {{"user", content}};
+    const ChatPrompt prompt = EncodeChat(*tokenizer, *chat_template, talk).value();
+    EXPECT_EQ(std::ranges::count(prompt.tokens, end), 1) << content;
+    EXPECT_EQ(prompt.tokens.back(), end) << content;
+    EXPECT_EQ(std::ranges::count(prompt.tokens, inner), 0) << content;
+    EXPECT_EQ(std::ranges::count(prompt.tokens, last), 0) << content;
+    EXPECT_EQ(prompt.text, content + " <EOT>");
+  }
+  // As a client asks for it by parse_special, the two are the same.
+  EXPECT_THAT(tokenizer->Encode("a\u2581<EOT>", {.parse_special = true}).value(),
+              ::testing::Contains(end));
 }
 
 TEST(SpmTokenizerTest, LongInputsAreNotQuadratic) {
