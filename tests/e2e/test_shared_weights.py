@@ -4,12 +4,11 @@ again finds them; what cannot be shared is said, and every worker packs its own.
 import os
 import re
 import signal
-import subprocess
-import threading
 
 import pytest
 
-from baton_server import BIN, MODEL, START_LIMIT_S, Server, wait_until
+from baton_server import MODEL, START_LIMIT_S, Server, wait_until
+from lone_worker import lines_with, not_memory
 
 PROMPT = {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}
 LINE = re.compile(r"packed (\d+) of (\d+) matrices in [\d.]+ s, in (\S+ \S+) that the workers")
@@ -90,10 +89,6 @@ def test_each_model_has_memory_of_its_own(shared):
         assert body["choices"][0]["text"] == answer(shared)
 
 
-def not_memory():
-    return os.open("/dev/null", os.O_RDWR)
-
-
 def no_slots():
     return os.memfd_create("weights", os.MFD_ALLOW_SEALING)
 
@@ -109,28 +104,6 @@ def no_slots():
 )
 def test_memory_that_holds_no_weights_is_named_and_the_worker_goes_on(make, value, said):
     fd = make()
-    args = [BIN, "decode", "--router", "127.0.0.1:1", "--model", MODEL, "--threads", "1"]
-    lines = []
-    try:
-        with subprocess.Popen(
-            args,
-            stderr=subprocess.PIPE,
-            text=True,
-            pass_fds=[fd],
-            env={**os.environ, "BATON_WEIGHTS_FD": value.format(fd)},
-        ) as worker:
-            limit = threading.Timer(START_LIMIT_S, worker.kill)  # then its lines end
-            limit.start()
-            try:
-                for line in worker.stderr:
-                    lines.append(line)
-                    if "127.0.0.1:1" in line:  # it serves, and looks for its router
-                        break
-            finally:
-                limit.cancel()
-                worker.kill()
-    finally:
-        os.close(fd)
+    lines = lines_with(fd, "BATON_WEIGHTS_FD", value.format(fd))
     named = [line for line in lines if said.format(fd) in line]
     assert len(named) == 1, lines
-    assert "127.0.0.1:1" in lines[-1], lines

@@ -17,18 +17,6 @@ using kv::BlockState;
 
 namespace {
 
-SchedulerConfig Config(SchedulerRole role = SchedulerRole::kAggregated) {
-  SchedulerConfig config;
-  config.role = role;
-  config.block_size = 4;
-  config.max_batch_tokens = 64;
-  config.max_chunk = 32;
-  config.max_running = 8;
-  config.max_prefilling = 4;
-  config.max_waiting = 16;
-  return config;
-}
-
 // The items of a plan as "sequence:first_pos+num_tokens".
 std::vector<std::string> Items(const BatchPlan& plan) {
   std::vector<std::string> items;
@@ -39,7 +27,7 @@ std::vector<std::string> Items(const BatchPlan& plan) {
 }
 
 TEST(SchedulerTest, TheFirstChunkIsAsLongAsTheFirstEstimateAllows) {
-  SchedulerConfig config = Config();
+  SchedulerConfig config = ToyConfig();
   const auto first_chunk = [&config] {
     ToyWorker worker(config, 64);
     EXPECT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, Chatty(90), Limits(1)), 0).ok());
@@ -58,7 +46,7 @@ TEST(SchedulerTest, TheFirstChunkIsAsLongAsTheFirstEstimateAllows) {
 // The next turn of a long chat, of which one block is new.
 TEST(SchedulerTest, WhatTheCacheHasOfAPromptIsNotLeft) {
   for (const bool prefix_cache : {false, true}) {
-    SchedulerConfig config = Config();
+    SchedulerConfig config = ToyConfig();
     config.max_prefilling = 1;
     ToyWorker worker(config, 64, prefix_cache);
     const auto add = [&worker](uint64_t uid, std::vector<TokenId> prompt) {
@@ -83,7 +71,7 @@ TEST(SchedulerTest, WhatTheCacheHasOfAPromptIsNotLeft) {
 }
 
 TEST(SchedulerTest, ALastChunkIsPlannedWithItsLogits) {
-  SchedulerConfig config = Config();
+  SchedulerConfig config = ToyConfig();
   config.target_step_us = 16'000;  // 16 tokens, until a step was measured
   ToyWorker worker(config, 64);
   ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, Chatty(20), Limits(3)), 0).ok());
@@ -95,7 +83,7 @@ TEST(SchedulerTest, ALastChunkIsPlannedWithItsLogits) {
 }
 
 TEST(SchedulerTest, APromptIsChunkedAtBlockBoundariesThenDecodes) {
-  ToyWorker worker(Config(), 64);
+  ToyWorker worker(ToyConfig(), 64);
   worker.cost = [](const StepShape&) { return 10; };
   const auto prompt = Chatty(70);
   ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, prompt, Limits(3)), 0).ok());
@@ -132,7 +120,7 @@ void StartDecoding(ToyWorker& worker, const std::vector<uint32_t>& max_tokens) {
 }
 
 TEST(SchedulerTest, AStepIsPlannedAheadOfTheTokensThatFeedIt) {
-  ToyWorker worker(Config(), 64);
+  ToyWorker worker(ToyConfig(), 64);
   StartDecoding(worker, {5, 1, 5});
   Scheduler& scheduler = worker.scheduler();
   const BatchPlan now = scheduler.Plan(0);
@@ -168,7 +156,7 @@ TEST(SchedulerTest, AStepIsPlannedAheadOfTheTokensThatFeedIt) {
 }
 
 TEST(SchedulerTest, APromptThatAwaitsIsComputedButForItsLastChunk) {
-  ToyWorker worker(Config(), 64);
+  ToyWorker worker(ToyConfig(), 64);
   const SequenceLimits limits = Limits(3);
   const SequenceSpec awaiting = worker.Spec(1, Chatty(10), limits);
   const SequenceSpec small = worker.Spec(2, Chatty(4), limits);
@@ -195,7 +183,7 @@ TEST(SchedulerTest, APromptThatAwaitsIsComputedButForItsLastChunk) {
 }
 
 TEST(SchedulerTest, APlanWithoutItemsStillCopiesTheStateOfAHit) {
-  SchedulerConfig config = Config();
+  SchedulerConfig config = ToyConfig();
   config.state_blocks = 2;
   ToyWorker worker(config, 64, /*prefix_cache=*/true);
   const SequenceLimits limits = Limits(3);
@@ -214,7 +202,7 @@ TEST(SchedulerTest, APlanWithoutItemsStillCopiesTheStateOfAHit) {
 }
 
 TEST(SchedulerTest, AChunkGoesOnPastACheckpointAndEndsBeforeTheNext) {
-  SchedulerConfig config = Config();
+  SchedulerConfig config = ToyConfig();
   config.state_blocks = 2;
   config.checkpoint_tokens = 16;
   ToyWorker worker(config, 64, /*prefix_cache=*/true);
@@ -233,7 +221,7 @@ TEST(SchedulerTest, AChunkGoesOnPastACheckpointAndEndsBeforeTheNext) {
 }
 
 TEST(SchedulerTest, APromptThatCameByAHandOffLeavesAStateAtTheFirstBorderAfterIt) {
-  SchedulerConfig config = Config(SchedulerRole::kDecode);
+  SchedulerConfig config = ToyConfig(SchedulerRole::kDecode);
   config.state_blocks = 2;
   for (const uint32_t num_tokens : {10u, 12u}) {
     ToyWorker worker(config, 64, /*prefix_cache=*/true);
@@ -255,7 +243,7 @@ TEST(SchedulerTest, APromptThatCameByAHandOffLeavesAStateAtTheFirstBorderAfterIt
 }
 
 TEST(SchedulerTest, WhatHoldsNoNumbersIsFoundByNoOtherPrompt) {
-  SchedulerConfig config = Config();
+  SchedulerConfig config = ToyConfig();
   config.state_blocks = 2;
   ToyWorker worker(config, 64, /*prefix_cache=*/true);
   const SequenceLimits limits = Limits(3);
@@ -269,7 +257,7 @@ TEST(SchedulerTest, WhatHoldsNoNumbersIsFoundByNoOtherPrompt) {
 }
 
 TEST(SchedulerTest, ARowWithoutATokenIsComputedAgainAndHoldsNobody) {
-  ToyWorker worker(Config(), 64);
+  ToyWorker worker(ToyConfig(), 64);
   StartDecoding(worker, {9, 9});
   const BatchPlan plan = worker.scheduler().Plan(0);
   ASSERT_EQ(plan.items.size(), 2u);
@@ -295,7 +283,7 @@ TEST(SchedulerTest, ARowWithoutATokenIsComputedAgainAndHoldsNobody) {
 }
 
 TEST(SchedulerTest, PromptsThatAwaitLeaveHalfOfThePlacesToOthers) {
-  ToyWorker worker(Config(), 64);
+  ToyWorker worker(ToyConfig(), 64);
   for (uint64_t uid = 1; uid <= 6; ++uid) {
     const SequenceSpec spec = worker.Spec(uid, Chatty(9), Limits(2));
     ASSERT_TRUE(worker.scheduler().AddWaiting(spec, 0).ok());
@@ -309,23 +297,23 @@ TEST(SchedulerTest, PromptsThatAwaitLeaveHalfOfThePlacesToOthers) {
 
 TEST(SchedulerTest, NothingIsPlannedAheadWhereTheNextStepMayBeAnother) {
   {
-    ToyWorker worker(Config(), 64);
+    ToyWorker worker(ToyConfig(), 64);
     StartDecoding(worker, {5});
     ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(9, Chatty(90), Limits(5)), 0).ok());
     ASSERT_FALSE(worker.scheduler().Plan(0).empty());
     EXPECT_EQ(worker.scheduler().PlanAhead(), nullptr) << "a prompt is being computed";
   }
   {
-    ToyWorker worker(Config(), 64);
+    ToyWorker worker(ToyConfig(), 64);
     StartDecoding(worker, {1});
     ASSERT_FALSE(worker.scheduler().Plan(0).empty());
     EXPECT_EQ(worker.scheduler().PlanAhead(), nullptr) << "the only one will be at its end";
   }
   {
     // Each needs a block for its next token but one; there is one.
-    ToyWorker worker(Config(), 64);
+    ToyWorker worker(ToyConfig(), 64);
     StartDecoding(worker, {40, 40});
-    const uint32_t block_size = Config().block_size;
+    const uint32_t block_size = ToyConfig().block_size;
     while ((worker.scheduler().Plan(0).items[0].first_pos + 2) % block_size != 1) {
       worker.scheduler().Finish(std::vector<ItemResult>(2, {1, false}), 10, 0);
     }
@@ -340,7 +328,7 @@ TEST(SchedulerTest, NothingIsPlannedAheadWhereTheNextStepMayBeAnother) {
 }
 
 TEST(SchedulerTest, StepsStayNearTheirTargetOnceTheMachineIsKnown) {
-  SchedulerConfig config = Config();
+  SchedulerConfig config = ToyConfig();
   config.max_batch_tokens = 1'024;
   config.max_chunk = 512;
   config.target_step_us = 20'000;
@@ -378,7 +366,7 @@ TEST(SchedulerTest, ChunksBesideDecodeRowsFitIntoTheObjective) {
     int64_t fullest_us;  // that some step reaches
   };
   for (const Case& c : {Case{3'000, 3'400, 1'500}, Case{12'000, 13'600, 6'500}}) {
-    SchedulerConfig config = Config();
+    SchedulerConfig config = ToyConfig();
     config.max_batch_tokens = 1'024;
     config.max_chunk = 512;
     config.target_step_us = 20'000;
@@ -404,7 +392,7 @@ TEST(SchedulerTest, ChunksBesideDecodeRowsFitIntoTheObjective) {
 }
 
 TEST(SchedulerTest, OneBlockOfAPromptIsComputedHoweverSlowTheStep) {
-  ToyWorker worker(Config(), 64);
+  ToyWorker worker(ToyConfig(), 64);
   worker.cost = [](const StepShape&) { return 1'000'000; };
   const auto prompt = Chatty(20);
   for (uint64_t uid = 1; uid <= 2; ++uid) {
@@ -421,7 +409,7 @@ TEST(SchedulerTest, OneBlockOfAPromptIsComputedHoweverSlowTheStep) {
 }
 
 TEST(SchedulerTest, AShortPromptOvertakesALongOneWhichStillEnds) {
-  ToyWorker worker(Config(), 1'000);
+  ToyWorker worker(ToyConfig(), 1'000);
   const auto long_prompt = Chatty(2'000);
   ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, long_prompt, Limits(1, 4'000)), 0).ok());
   for (int i = 0; i < 3; ++i) worker.Step();
@@ -437,7 +425,7 @@ TEST(SchedulerTest, AShortPromptOvertakesALongOneWhichStillEnds) {
 }
 
 TEST(SchedulerTest, TheSmallerPriorityIsComputedFirstUntilTheOtherHasAged) {
-  SchedulerConfig config = Config();
+  SchedulerConfig config = ToyConfig();
   config.max_prefilling = 1;
   ToyWorker worker(config, 1'000);
   const auto add = [&](uint64_t uid, int32_t priority, int64_t arrival_us) {
@@ -457,7 +445,7 @@ TEST(SchedulerTest, TheSmallerPriorityIsComputedFirstUntilTheOtherHasAged) {
 }
 
 TEST(SchedulerTest, ALongPromptIsNotStarvedByAStreamOfShortOnes) {
-  SchedulerConfig config = Config();
+  SchedulerConfig config = ToyConfig();
   config.aging_tokens_per_s = 500;
   ToyWorker worker(config, 1'000);
   worker.cost = [](const StepShape& shape) { return 1'000 * int64_t{shape.prefill_tokens}; };
@@ -478,7 +466,7 @@ TEST(SchedulerTest, ALongPromptIsNotStarvedByAStreamOfShortOnes) {
 }
 
 TEST(SchedulerTest, TheYoungestLosesItsBlocksAndIsReplayed) {
-  ToyWorker worker(Config(), 12);
+  ToyWorker worker(ToyConfig(), 12);
   const SequenceLimits limits = Limits(30);
   std::vector<std::vector<TokenId>> prompts;
   for (uint64_t uid = 1; uid <= 3; ++uid) {
@@ -502,7 +490,7 @@ TEST(SchedulerTest, TheYoungestLosesItsBlocksAndIsReplayed) {
 
 TEST(SchedulerTest, AllBlocksHeldByWaitingChoicesIsNoDeadlock) {
   // Two bound sequences may run, two more hold blocks and wait; growth must take from those.
-  SchedulerConfig config = Config(SchedulerRole::kDecode);
+  SchedulerConfig config = ToyConfig(SchedulerRole::kDecode);
   config.max_running = 2;
   ToyWorker worker(config, 12);
   const SequenceLimits limits = Limits(12);
@@ -522,7 +510,7 @@ TEST(SchedulerTest, AllBlocksHeldByWaitingChoicesIsNoDeadlock) {
 }
 
 TEST(SchedulerTest, WhatCanNeverFitIsRefusedForGood) {
-  ToyWorker worker(Config(), 8);  // 32 tokens
+  ToyWorker worker(ToyConfig(), 8);  // 32 tokens
   uint64_t uid = 0;
   auto code = [&](uint32_t prompt, uint32_t max_tokens, uint32_t context, uint32_t n) {
     return worker.scheduler()
@@ -543,7 +531,7 @@ TEST(SchedulerTest, WhatCanNeverFitIsRefusedForGood) {
 }
 
 TEST(SchedulerTest, TheQueueIsBounded) {
-  ToyWorker worker(Config(), 8);
+  ToyWorker worker(ToyConfig(), 8);
   for (uint32_t i = 0; i < 16; ++i) {
     ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(i, Prompt(4), Limits(1)), 0).ok());
   }
@@ -564,13 +552,13 @@ TEST_P(CornerTest, LocalAndBoundSequencesSayTheSame) {
   for (const uint32_t context : {prompt_tokens + 1, prompt_tokens + 2, 1'000u}) {
     const SequenceLimits limits = Limits(max_tokens, context);
     const auto prompt = Prompt(prompt_tokens, static_cast<TokenId>(max_tokens));
-    ToyWorker local(Config(), 100);
+    ToyWorker local(ToyConfig(), 100);
     ASSERT_TRUE(local.scheduler().AddWaiting(local.Spec(1, prompt, limits, n), 0).ok());
     RunToEnd(local);
     ExpectOutputs(local, 1, prompt, limits, n);
     EXPECT_EQ(local.pool().num_free(), 100u);
 
-    ToyWorker bound(Config(SchedulerRole::kDecode), 100);
+    ToyWorker bound(ToyConfig(SchedulerRole::kDecode), 100);
     const SequenceSpec spec = bound.Spec(1, prompt, limits, n);
     ASSERT_TRUE(bound.scheduler().CanReserve(spec).ok());
     std::vector<BlockHandle> blocks;
@@ -591,7 +579,7 @@ INSTANTIATE_TEST_SUITE_P(Lengths, CornerTest,
                                           testing::Values(1, 2, 9), testing::Values(1, 2, 5)));
 
 TEST(SchedulerTest, APrefillWorkerKeepsADonePromptUntilItIsRemoved) {
-  ToyWorker worker(Config(SchedulerRole::kPrefill), 10);
+  ToyWorker worker(ToyConfig(SchedulerRole::kPrefill), 10);
   // Longer than decode could ever hold here: a prefill worker needs the prompt's blocks only.
   ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, Prompt(40), Limits(500), 3), 0).ok());
   while (worker.done.empty()) worker.Step();
@@ -613,7 +601,7 @@ TEST(SchedulerTest, APrefillWorkerKeepsADonePromptUntilItIsRemoved) {
 }
 
 TEST(SchedulerTest, ReservationsYieldToSequencesThatAreOwedBlocks) {
-  ToyWorker worker(Config(SchedulerRole::kDecode), 10);
+  ToyWorker worker(ToyConfig(SchedulerRole::kDecode), 10);
   const auto spec = [&] { return worker.Spec(50, Prompt(8), Limits(4)); };
   EXPECT_TRUE(worker.scheduler().CanReserve(spec()).ok());
   std::vector<BlockHandle> held;
@@ -631,7 +619,7 @@ TEST(SchedulerTest, ReservationsYieldToSequencesThatAreOwedBlocks) {
 
 TEST(SchedulerTest, RemoveInEveryStateReturnsTheBlocks) {
   for (int steps = 0; steps < 12; ++steps) {
-    ToyWorker worker(Config(), 40);
+    ToyWorker worker(ToyConfig(), 40);
     const auto prompt = Chatty(40);
     ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, prompt, Limits(20)), 0).ok());
     for (int i = 0; i < steps; ++i) worker.Step();
@@ -644,7 +632,7 @@ TEST(SchedulerTest, RemoveInEveryStateReturnsTheBlocks) {
 }
 
 TEST(SchedulerTest, ReplayedOutputCountsAsOutput) {
-  ToyWorker worker(Config(), 40);
+  ToyWorker worker(ToyConfig(), 40);
   const auto prompt = Chatty(10);
   const auto output = ToyOutput(prompt, 0, Limits(6));
   SequenceSpec spec = worker.Spec(1, prompt, Limits(6));
@@ -670,7 +658,7 @@ using SchedulerDeathTest = testing::Test;
 
 TEST(SchedulerDeathTest, MisuseStopsTheProcess) {
   BlockPool pool(40);
-  Scheduler scheduler(Config(), &pool);
+  Scheduler scheduler(ToyConfig(), &pool);
   SequenceSpec spec;
   spec.id = SequenceId(1);
   spec.tokens = Prompt(5);

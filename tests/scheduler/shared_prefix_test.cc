@@ -15,18 +15,6 @@ using kv::BlockState;
 
 namespace {
 
-SchedulerConfig Config(SchedulerRole role = SchedulerRole::kAggregated) {
-  SchedulerConfig config;
-  config.role = role;
-  config.block_size = 4;
-  config.max_batch_tokens = 64;
-  config.max_chunk = 32;
-  config.max_running = 8;
-  config.max_prefilling = 4;
-  config.max_waiting = 16;
-  return config;
-}
-
 void Add(ToyWorker& worker, uint64_t uid, const std::vector<TokenId>& prompt, uint32_t max_tokens) {
   const Status added =
       worker.scheduler().AddWaiting(worker.Spec(uid, prompt, Limits(max_tokens)), worker.now_us());
@@ -56,7 +44,7 @@ void Drop(ToyWorker& worker, const std::vector<BlockHandle>& blocks) {
 // ends, and its idle blocks are given up to somebody who takes all that is left. `num_tokens` of
 // the second one's answer come after that.
 void TestFrontOfTheOther(uint32_t num_tokens_after) {
-  ToyWorker worker(Config(), 24, /*prefix_cache=*/true);
+  ToyWorker worker(ToyConfig(), 24, /*prefix_cache=*/true);
   const std::vector<TokenId> prompt = Chatty(17);
   Add(worker, 1, prompt, 2);
   Add(worker, 2, prompt, 30);
@@ -83,7 +71,7 @@ TEST(SharedPrefixTest, ASequenceThatEndsKeepsWhatAnEqualPromptHadComputedFirst) 
 }
 
 TEST(SharedPrefixTest, ASequenceThatIsRemovedLeavesItsBlocksToOthers) {
-  ToyWorker worker(Config(SchedulerRole::kPrefill), 24, /*prefix_cache=*/true);
+  ToyWorker worker(ToyConfig(SchedulerRole::kPrefill), 24, /*prefix_cache=*/true);
   const std::vector<TokenId> prompt = Chatty(17);
   Add(worker, 1, prompt, 2);
   Add(worker, 2, prompt, 2);
@@ -101,7 +89,7 @@ TEST(SharedPrefixTest, ASequenceThatIsRemovedLeavesItsBlocksToOthers) {
 // A prompt that waits finds blocks which nobody has used for longer than those of another. Looking
 // for them again and again is no use.
 TEST(SharedPrefixTest, APromptThatWaitsKeepsNothingFromBeingGivenUp) {
-  ToyWorker worker(Config(), 20, /*prefix_cache=*/true);
+  ToyWorker worker(ToyConfig(), 20, /*prefix_cache=*/true);
   const std::vector<TokenId> older = Chatty(17);
   std::vector<TokenId> newer(17, 5);
   newer[0] = kToyChatty;
@@ -125,7 +113,7 @@ TEST(SharedPrefixTest, APromptThatWaitsKeepsNothingFromBeingGivenUp) {
 }
 
 TEST(SharedPrefixTest, APromptThatWaitsStartsOnceAnEqualOneHasComputedWhatItLacks) {
-  SchedulerConfig config = Config();
+  SchedulerConfig config = ToyConfig();
   config.max_chunk = 8;
   ToyWorker worker(config, 16, /*prefix_cache=*/true);
   const std::vector<TokenId> prompt = Chatty(41);
@@ -144,7 +132,7 @@ TEST(SharedPrefixTest, APromptThatWaitsStartsOnceAnEqualOneHasComputedWhatItLack
 
 TEST(SharedPrefixTest, APromptThatWaitsStartsOnceThereIsRoom) {
   for (const bool prefix_cache : {false, true}) {
-    ToyWorker worker(Config(), 16, prefix_cache);
+    ToyWorker worker(ToyConfig(), 16, prefix_cache);
     std::vector<BlockHandle> held = Hold(worker, 12);
     Add(worker, 1, Chatty(25), 1);  // seven blocks
     for (const size_t num_left : {size_t{12}, size_t{11}, size_t{10}}) {

@@ -12,6 +12,19 @@
 
 namespace baton::scheduler {
 
+// Blocks of 4 tokens and chunks of up to 32, for a pool of some 64 blocks.
+inline SchedulerConfig ToyConfig(SchedulerRole role = SchedulerRole::kAggregated) {
+  SchedulerConfig config;
+  config.role = role;
+  config.block_size = 4;
+  config.max_batch_tokens = 64;
+  config.max_chunk = 32;
+  config.max_running = 8;
+  config.max_prefilling = 4;
+  config.max_waiting = 16;
+  return config;
+}
+
 inline std::vector<TokenId> Prompt(uint32_t count, TokenId first = 1) {
   std::vector<TokenId> tokens(count);
   std::iota(tokens.begin(), tokens.end(), first);

@@ -16,15 +16,9 @@ namespace {
 
 // Blocks of 4 tokens and a window of 6: the row at position p sees [p - 5, p].
 SchedulerConfig Config(SchedulerRole role) {
-  SchedulerConfig config;
-  config.role = role;
-  config.block_size = 4;
+  SchedulerConfig config = ToyConfig(role);
   config.window = 6;
-  config.max_batch_tokens = 64;
   config.max_chunk = 8;
-  config.max_running = 8;
-  config.max_prefilling = 4;
-  config.max_waiting = 16;
   return config;
 }
 
