@@ -286,9 +286,14 @@ compare_paths() {
 kill_guided_answers() {
   scripts/deps.sh --tests && scripts/build.sh release baton || return 1
   build/baton pull smollm2:135m >/dev/null || return 1
-  PYTHONDONTWRITEBYTECODE=1 build/venv/bin/python tests/e2e/kill_guided.py \
-    --json build/kill_guided.json &&
-    ask_by_the_schema_corpus
+  local shard shards=4 failed=0 runs=()
+  for ((shard = 1; shard <= shards; ++shard)); do
+    PYTHONDONTWRITEBYTECODE=1 build/venv/bin/python tests/e2e/kill_guided.py \
+      --shard "$shard/$shards" --json "build/kill_guided_$shard.json" &
+    runs+=($!)
+  done
+  for shard in "${runs[@]}"; do wait "$shard" || failed=1; done
+  [[ "$failed" -eq 0 ]] && ask_by_the_schema_corpus
 }
 
 # The JSON Schema Test Suite comes in the source package of the validator that judges the answers.

@@ -26,7 +26,7 @@ import jsonschema
 
 from baton_server import Server, seed_of_tests
 from fault_work import wait_clean
-from kill_guided import ask, kill_at, problem_of, run_case
+from kill_guided import ask, kill_at, problem_of, run_case, shard_of
 
 VALIDATORS = {
     "draft2020-12": jsonschema.Draft202012Validator,
@@ -92,15 +92,6 @@ def killed_at_each_token(cluster, fields, counts):
     counts["resumed"] += num_resumed
     print(f"killed at each token: {num_kills} kills, {num_resumed} resumed", *problems, flush=True)
     return problems if num_kills or problems else None
-
-
-def shard_of(text):
-    """(K, N) of "K/N"."""
-    first, _, number = text.partition("/")
-    shard = int(first), int(number)
-    if not 1 <= shard[0] <= shard[1]:
-        raise argparse.ArgumentTypeError(f"{text!r}: K/N with K of 1 to N")
-    return shard
 
 
 def main():
