@@ -295,7 +295,8 @@ def compile_one(source):
 def build(jobs):
     product = [str(p.relative_to(ROOT)) for p in ROOT.glob("kvcache/handoff_*.cc")]
     product += ["kvcache/grant_park.cc", "kvcache/hash_chain.cc"]
-    product += [f"src/base/{n}.cc" for n in ("check", "ids", "xxh3", "hex")]
+    base = ("check", "ids", "xxh3", "hex", "instruction_sets")
+    product += [f"src/base/{n}.cc" for n in base]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         tests = {
             name: list(pool.map(compile_one, [f"tests/kvcache/{s}.cc" for s in sources]))
