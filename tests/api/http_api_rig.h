@@ -38,6 +38,9 @@ class HttpApiTest : public testing::Test {
                topology->processes.insert(topology->processes.begin(), row);
              }) {}
 
+  // A job may still be in an api after the answer came; servers are members of derived tests too.
+  void TearDown() override { workers_.Stop(); }
+
   std::shared_ptr<FakeResponder> Send(const std::string& method, const std::string& path,
                                       const std::string& body = "",
                                       http::HttpHeaders headers = {}) {
