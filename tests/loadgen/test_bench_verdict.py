@@ -1,4 +1,4 @@
-"""`baton bench --compare` tells a server that takes twice as long from the other: two times are held
+"""`baton bench --compare` tells a server that takes twice as long from the other: times are held
 to a ratio, so nothing else runs beside it."""
 
 import json
