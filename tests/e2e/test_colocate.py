@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from baton_server import BIN, PATIENCE_S, Server, complete, http_json, metric, wait_until
+from baton_server import (
+    BIN,
+    PATIENCE_S,
+    Server,
+    complete,
+    http_json,
+    metric,
+    pool_flags,
+    wait_until,
+)
 from fault_scenarios import all_begun, any_token, decoding_worker, kill_worker
 from fault_work import Stream, Work, audit_ledger, pool_args, wait_clean, wait_serving
 
@@ -292,6 +301,7 @@ def test_another_process_is_not_paired_with_it(colocated, tmp_path):
     args = [BIN, "prefill", "--router", colocated.router["grpc"], "--model", "smollm2:135m"]
     args += ["--worker-id", "prefill-9", "--colocate-decode", "decode-9", *CPU]
     args += ["--cluster-secret-file", f"{colocated.dir}/cluster-secret", "--threads", "1"]
+    args += pool_flags("smollm2:135m")
     with open(tmp_path / "other.log", "w") as log:
         other = subprocess.Popen(args, stdout=log, stderr=log)
     try:

@@ -21,6 +21,7 @@ from baton_server import (
     Server,
     complete,
     http_json,
+    pool_flags,
     wait_until,
 )
 from fault_scenarios import rolling_restart
@@ -176,7 +177,7 @@ def unready(tmp_path):
     """A server whose decode worker is stopped before it reports: the server's process, the worker's
     pid, and the file of what the server says."""
     command = [BIN, "serve", MODEL, "--http=127.0.0.1:0", "--grpc=127.0.0.1:0"]
-    command += ["--admin=127.0.0.1:0", f"--run-dir={tmp_path}/run"]
+    command += ["--admin=127.0.0.1:0", f"--run-dir={tmp_path}/run", *pool_flags(MODEL)]
     errors = tmp_path / "errors"
     with errors.open("w") as out:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=out)
