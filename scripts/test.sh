@@ -24,8 +24,8 @@ step="fetch the demo models"
 build/baton pull smollm2:135m >/dev/null
 build/baton pull gemma3:270m >/dev/null
 step="tests"
-# One more than there are cores: a third of what they do is waiting.
-jobs="${BATON_TEST_JOBS:-$(($(nproc) + 1))}"
+# Twice as many as there are cores: half of what they do is waiting.
+jobs="${BATON_TEST_JOBS:-$((2 * $(nproc)))}"
 tests=(-LE '^long$')
 [[ "${BATON_TEST_LONG:-0}" != 1 ]] || tests=()
 ctest --preset release -j "$jobs" --timeout 900 --output-junit test_times.xml "${tests[@]}" "$@"

@@ -166,13 +166,14 @@ function(baton_test)
     COMMAND ${ARG_NAME} ${short} ${ARG_ARGS})
 endfunction()
 
-# baton_pytest(NAME x FILE test_x.py [ENV ...] [LABELS ...] [TIMEOUT seconds] [COST number]
-# [RUN_SERIAL] [ARGS ...]): one file of pytest = one ctest entry. Where the file marks tests `long`,
+# baton_pytest(NAME x FILE test_x.py [ENV ...] [LABELS ...] [TIMEOUT seconds] [RUN_SERIAL]
+# [ARGS ...]): one file of pytest = one ctest entry. Where the file marks tests `long`,
 # these are the entry x_long, which only the full tier runs, under the same limits.
 function(baton_pytest)
-  cmake_parse_arguments(ARG "RUN_SERIAL" "NAME;FILE;TIMEOUT;COST" "LABELS;ENV;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "RUN_SERIAL" "NAME;FILE;TIMEOUT" "LABELS;ENV;ARGS" ${ARGN})
+  # anyio's plugin, which no test uses, is most of the start of pytest.
   set(command "${PROJECT_SOURCE_DIR}/build/venv/bin/python" -m pytest -q -p no:cacheprovider
-    ${ARG_ARGS} "${ARG_FILE}")
+    -p no:anyio ${ARG_ARGS} "${ARG_FILE}")
   set(common TIMEOUT ${ARG_TIMEOUT} ENV "BATON_BIN=$<TARGET_FILE:baton>"
     "PYTHONDONTWRITEBYTECODE=1" ${ARG_ENV})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${ARG_FILE}")
@@ -189,10 +190,16 @@ function(baton_pytest)
   if(ARG_RUN_SERIAL)
     set_tests_properties(${names} PROPERTIES RUN_SERIAL TRUE)
   endif()
-  if(ARG_COST)
-    set_tests_properties(${names} PROPERTIES COST ${ARG_COST})
-  endif()
 endfunction()
+
+# The seconds that each entry took in the last run that was recorded. ctest begins the longest ones
+# first; of its own it knows nothing in a new build folder.
+if(BUILD_TESTING)
+  set(BATON_TEST_TIMES_FILE "${PROJECT_SOURCE_DIR}/benchmarks/results/test_times.json")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${BATON_TEST_TIMES_FILE}")
+  file(READ "${BATON_TEST_TIMES_FILE}" BATON_TEST_TIMES)
+  string(JSON BATON_TEST_TIMES GET "${BATON_TEST_TIMES}" seconds)
+endif()
 
 # baton_add_test(NAME x COMMAND ... [TIMEOUT seconds] [LABELS ...] [ENV ...]): any command as a
 # ctest entry with the sanitizer options of this build.
@@ -220,6 +227,10 @@ function(baton_add_test)
     ENVIRONMENT "${environment};${ARG_ENV}")
   if(ARG_LABELS)
     set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}")
+  endif()
+  string(JSON seconds ERROR_VARIABLE is_new GET "${BATON_TEST_TIMES}" ${ARG_NAME})
+  if(NOT is_new)
+    set_tests_properties(${ARG_NAME} PROPERTIES COST ${seconds})
   endif()
 endfunction()
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 import threading
 
-from baton_server import BIN, MODEL, START_LIMIT_S
+from baton_server import BIN, MODEL, START_LIMIT_S, pool_flags
 
 ROUTER = "127.0.0.1:1"  # nobody listens there
 
@@ -17,6 +17,7 @@ def lines_with(fd, variable, value):
     """The log lines of a worker that inherits `fd` and has `variable` set to `value`. They end at
     the line that names its router: by then it computes. Closes `fd`."""
     args = [BIN, "decode", "--router", ROUTER, "--model", MODEL, "--threads", "1"]
+    args += pool_flags(MODEL)
     lines = []
     try:
         with subprocess.Popen(

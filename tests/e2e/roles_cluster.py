@@ -24,6 +24,7 @@ from baton_server import (
     Server,
     free_port,
     http_json,
+    pool_flags,
     wait_until,
 )
 
@@ -74,13 +75,14 @@ class RolesCluster(Server):
         self.binaries = binaries or {}
         self.model = model
         self.role_args = role_args or {}
+        worker_args = [*pool_flags(model, worker_args), *worker_args]
         self.unpaired = None if unpaired is None else set(unpaired)
         self.dir = tempfile.mkdtemp(prefix="baton_roles_")
         self.roles, self.proxies = {}, {}
         self.secret = os.path.join(self.dir, "secret")
         Path(self.secret).write_text(secrets.token_hex(32))
         try:
-            self._start_all(prefill, decode, list(worker_args), proxied)
+            self._start_all(prefill, decode, worker_args, proxied)
         except BaseException:
             text = self.output()
             self.stop(signal.SIGKILL)

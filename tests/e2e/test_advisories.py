@@ -27,7 +27,7 @@ REFUSAL_LIMIT_S, LARGE_LIMIT_S, SERVED_LIMIT_S = 0.1 * SLOW, 2 * SLOW, 20 * SLOW
 GROWTH_MIB = 16
 CLOSED_LIMIT_S = 10 * SLOW
 WARM_UPS = 3
-STREAM_TOKENS = 200  # so many that a part of the work is done before the last one
+STREAM_TOKENS = 100  # so many that a part of the work is done before the last one
 TRIES = 3  # the machine may be busy; a guard that is slow is slow each time
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from baton_server import BIN, PATIENCE_S, Server, complete, http_json, metric, wait_until
+from baton_server import (
+    BIN,
+    PATIENCE_S,
+    Server,
+    complete,
+    http_json,
+    metric,
+    pool_flags,
+    wait_until,
+)
 from fault_scenarios import all_begun, any_token, decoding_worker, kill_worker
 from fault_work import Stream, Work, audit_ledger, pool_args, wait_clean, wait_serving
 
@@ -267,7 +276,8 @@ def test_a_device_gives_the_bits_of_two_processes(name):
 def test_a_killed_process_on_a_device_changes_no_answer():
     with Server("--colocate", *SIMT, model=TINY) as cluster:
         work = Work(seed=1, num=0)
-        work.requests = [dict(fields, max_tokens=80) for fields in requests((20, 100), first=3)]
+        asked = requests((20, 100), first=3)[::2]  # of each kind one
+        work.requests = [dict(fields, max_tokens=80) for fields in asked]
         work.record(cluster, width=len(work.requests))
         result = killed(cluster, work, all_begun)
         assert result["problems"] == []
@@ -292,6 +302,7 @@ def test_another_process_is_not_paired_with_it(colocated, tmp_path):
     args = [BIN, "prefill", "--router", colocated.router["grpc"], "--model", "smollm2:135m"]
     args += ["--worker-id", "prefill-9", "--colocate-decode", "decode-9", *CPU]
     args += ["--cluster-secret-file", f"{colocated.dir}/cluster-secret", "--threads", "1"]
+    args += pool_flags("smollm2:135m")
     with open(tmp_path / "other.log", "w") as log:
         other = subprocess.Popen(args, stdout=log, stderr=log)
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from baton_server import BIN, PATIENT, Server, complete, wait_until
+from baton_server import BIN, PATIENT, Server, complete, pool_flags, wait_until
 from same_bits import answers, check_killed_decode_worker, requests_of
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -80,6 +80,7 @@ def test_a_worker_with_kv_of_another_type_is_refused(mine, its):
         args = [BIN, "prefill", "--router", server.router["grpc"], "--model", model]
         secret = f"{server.dir}/cluster-secret"
         args += ["--worker-id", "prefill-9", "--cluster-secret-file", secret, "--kv-dtype", its]
+        args += pool_flags(model)
         # It asks again for a while before it ends.
         with subprocess.Popen(args, stderr=subprocess.PIPE, text=True) as worker:
             limit = threading.Timer(180, worker.kill)  # then its lines end

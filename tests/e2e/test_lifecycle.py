@@ -17,12 +17,14 @@ from baton_server import (
     MODEL,
     PATIENCE_S,
     START_LIMIT_S,
+    TINY,
     Server,
     complete,
     http_json,
     in_parallel,
     metric,
     metrics_text,
+    pool_flags,
     wait_until,
 )
 from fault_work import stop_amid
@@ -226,7 +228,7 @@ def all_links_up(server, wanted):
 
 @pytest.mark.parametrize("prefill,decode", [("0", "1"), ("2", "2")])
 def test_other_pool_sizes(prefill, decode):
-    with Server("--prefill", prefill, "--decode", decode) as server:
+    with Server("--prefill", prefill, "--decode", decode, model=TINY) as server:
         wait_until(
             lambda: all_links_up(server, int(prefill) * int(decode)), 30, "every pair is linked"
         )
@@ -245,7 +247,7 @@ def test_other_pool_sizes(prefill, decode):
 
 
 def test_the_log_level_reaches_every_process():
-    with Server("--log-level", "error") as server:
+    with Server("--log-level", "error", model=TINY) as server:
         complete(server, prompt="Count:", max_tokens=2)
         for row in server.topology():
             log = os.path.join(server.dir, row["worker_id"] + ".log")
@@ -269,7 +271,7 @@ def test_bad_usage_names_the_nearest():
 def test_a_given_secret_is_read_once_and_its_copy_goes(tmp_path):
     given = tmp_path / "secret"
     given.write_text("a secret of some length")
-    with Server("--cluster-secret-file", str(given)) as server:
+    with Server("--cluster-secret-file", str(given), model=TINY) as server:
         given.unlink()
         copy = Path(server.dir) / "cluster-secret"
         assert copy.read_text() == "a secret of some length" and copy.stat().st_mode & 0o77 == 0
@@ -298,8 +300,8 @@ def test_what_is_printed_to_a_closed_descriptor_goes_nowhere(tmp_path):
 
 
 def test_a_server_does_its_work_whether_or_not_its_output_can_be_written(tmp_path):
-    argv = [BIN, "serve", MODEL, *(f"--{name}=127.0.0.1:0" for name in ("http", "grpc", "admin"))]
-    argv += ["--decode=2", f"--run-dir={tmp_path}"]
+    argv = [BIN, "serve", TINY, *(f"--{name}=127.0.0.1:0" for name in ("http", "grpc", "admin"))]
+    argv += ["--decode=2", f"--run-dir={tmp_path}", *pool_flags(TINY)]
 
     def topology():
         processes = json.loads((tmp_path / "topology.json").read_text())["processes"]
@@ -418,7 +420,7 @@ def source_model():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_nothing(tmp_path, number):
     process = subprocess.Popen(
-        [BIN, "run", source_model()],
+        [BIN, "run", TINY, *pool_flags(TINY)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -466,14 +468,15 @@ def test_quick_answer_in_one_command():
 
 def test_a_proxy_of_the_environment_is_not_for_the_cluster():
     proxy = "http://127.0.0.1:1"
-    with Server(env={"http_proxy": proxy, "https_proxy": proxy, "grpc_proxy": proxy}) as server:
+    env = {"http_proxy": proxy, "https_proxy": proxy, "grpc_proxy": proxy}
+    with Server(model=TINY, env=env) as server:
         assert complete(server, prompt="Hi", max_tokens=2).timings.path == "disagg"
 
 
 def test_who_is_started_with_nohup_outlives_the_terminal():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup(1) does
     try:
-        server = Server("--mode", "aggregated")
+        server = Server("--mode", "aggregated", model=TINY)
     finally:
         signal.signal(signal.SIGHUP, before)
     with server:

@@ -10,7 +10,7 @@ from baton_server import Server, generated_stubs, metric, wait_until
 
 MAX_BATCH = 2
 QUEUE_WAIT_S = 4
-LONG = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True, "temperature": 0}
+LONG = {"prompt": "Once", "max_tokens": 120, "ignore_eos": True, "temperature": 0}
 
 
 @pytest.fixture(scope="module", name="server")

@@ -10,6 +10,7 @@ import pytest
 from baton_server import BIN, Server, metrics_text, wait_until
 
 MODELS = ("smollm2:135m", "gemma3:270m")
+POOL = ("--max-context", "1024", "--kv-memory", "128MiB")
 # The file of the second model has no chat template.
 QUESTION = {"prompt": "Three colours are", "temperature": 0, "max_tokens": 12}
 
@@ -28,14 +29,14 @@ def text_of(answer):
 def alone():
     texts = {}
     for model in MODELS:
-        with Server(model=model) as server:
+        with Server(*POOL, model=model) as server:
             texts[model] = text_of(ask(server, model))
     return texts
 
 
 @pytest.fixture(scope="module")
 def server():
-    with Server(MODELS[1], model=MODELS[0]) as running:
+    with Server(MODELS[1], *POOL, model=MODELS[0]) as running:
         yield running
 
 

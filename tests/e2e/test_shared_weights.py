@@ -78,7 +78,8 @@ def test_each_worker_has_a_copy_of_its_own_where_that_is_asked(shared):
 
 
 def test_each_model_has_memory_of_its_own(shared):
-    with Server("gemma3:270m", "--share-weights", "on") as server:
+    small = ("--max-context", "512", "--kv-memory", "64MiB")
+    with Server("gemma3:270m", "--share-weights", "on", *small) as server:
         of_model = {}
         for worker in server.workers():
             (inode,) = weight_maps(worker)

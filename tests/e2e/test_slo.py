@@ -9,7 +9,7 @@ import pytest
 
 from baton_server import BIN, PATIENT, Server, metric, wait_until
 
-LONG_PROMPT = "Once there was a clock that counted every leaf of the old tree. " * 90
+LONG_PROMPT = "Once there was a clock that counted every leaf of the old tree. " * 25
 ANSWER = {"max_tokens": 24, "ignore_eos": True, "temperature": 0}
 
 

@@ -21,6 +21,7 @@ from baton_server import (
     Server,
     complete,
     http_json,
+    pool_flags,
     wait_until,
 )
 from fault_scenarios import rolling_restart
@@ -176,7 +177,7 @@ def unready(tmp_path):
     """A server whose decode worker is stopped before it reports: the server's process, the worker's
     pid, and the file of what the server says."""
     command = [BIN, "serve", MODEL, "--http=127.0.0.1:0", "--grpc=127.0.0.1:0"]
-    command += ["--admin=127.0.0.1:0", f"--run-dir={tmp_path}/run"]
+    command += ["--admin=127.0.0.1:0", f"--run-dir={tmp_path}/run", *pool_flags(MODEL)]
     errors = tmp_path / "errors"
     with errors.open("w") as out:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=out)
@@ -306,11 +307,11 @@ def drained(cluster, fields, *args):
 
 
 def test_a_router_that_stood_still_blames_nobody(cluster):
-    clean = complete(cluster, **STORY, max_tokens=400).bits()
-    stream, thread, _ = long_stream(cluster, dict(STORY, max_tokens=400))
+    clean = complete(cluster, **STORY, max_tokens=200).bits()
+    stream, thread, _ = long_stream(cluster, dict(STORY, max_tokens=200))
     os.kill(cluster.router["pid"], signal.SIGSTOP)
     try:
-        assert len(stream.chunks) < 400, "it was to be stopped in the middle"
+        assert len(stream.chunks) < 200, "it was to be stopped in the middle"
         time.sleep(4)  # a worker's silence of 2 s is its death
     finally:
         os.kill(cluster.router["pid"], signal.SIGCONT)
@@ -323,7 +324,7 @@ def test_a_router_that_stood_still_blames_nobody(cluster):
 
 
 def test_drain_moves_running_streams(cluster):
-    answer, worker = drained(cluster, dict(STORY, max_tokens=600))
+    answer, worker = drained(cluster, dict(STORY, max_tokens=300))
     assert answer.timings.resumes == 1 and answer.timings.decode_worker != worker
 
 
@@ -334,7 +335,7 @@ def test_drain_waits_for_what_does_not_move(cluster):
 
 
 def test_drain_lets_nothing_be_lost_at_its_deadline(cluster):
-    answer, worker = drained(cluster, dict(STORY, max_tokens=700, n=2), "--timeout", "1")
+    answer, worker = drained(cluster, dict(STORY, max_tokens=450, n=2), "--timeout", "1")
     assert answer.timings.resumes == 1 and answer.timings.decode_worker != worker
 
 

@@ -52,9 +52,8 @@ TRANSPORTS = {"shm": SHM, "tcp": ("--transport", "tcp"), "nccl": NCCL, "cuda_ipc
     "kv_dtype,transports",
     [
         ("bf16", ["shm", "nccl"]),
-        ("fp8", ["cuda_ipc"]),
         pytest.param("bf16", ["tcp", "cuda_ipc"], marks=pytest.mark.long),
-        pytest.param("fp8", ["nccl"], marks=pytest.mark.long),
+        pytest.param("fp8", ["cuda_ipc", "nccl"], marks=pytest.mark.long),
     ],
 )
 def test_disaggregated_equals_aggregated(kv_dtype, transports):

@@ -15,7 +15,16 @@ from pathlib import Path
 import grpc
 import pytest
 
-from baton_server import BIN, MODEL, Server, complete, generated_stubs, metric, wait_until
+from baton_server import (
+    BIN,
+    MODEL,
+    Server,
+    complete,
+    generated_stubs,
+    metric,
+    pool_flags,
+    wait_until,
+)
 
 PROMPT = "The capital of France is a city that everybody knows, and its name is"
 
@@ -196,6 +205,7 @@ def test_a_worker_of_another_authority_is_told_why(server):
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         args = [BIN, "decode", "--router", server.grpc, "--model", MODEL, "--worker-id", "decode-9"]
+        args += pool_flags(MODEL)
         args += Authority(folder, "foreign").issue("stranger")
         with open(log, "wb") as file:
             process = subprocess.Popen(args, stdout=file, stderr=subprocess.STDOUT)

@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from baton_server import BIN, MODEL, complete, metric, wait_until
+from baton_server import BIN, MODEL, complete, metric, pool_flags, wait_until
 
 
 def top(*args):
@@ -79,7 +79,7 @@ def test_topo_says_why_a_link_is_down(server, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("of another cluster")
     args = ["--router", server.router["grpc"], "--model", MODEL, "--worker-id", "prefill-9"]
-    args += ["--cluster-secret-file", str(secret), "--threads", "1"]
+    args += ["--cluster-secret-file", str(secret), "--threads", "1", *pool_flags(MODEL)]
     topo = [BIN, "topo", "--admin", server.router["admin"]]
 
     def reason():

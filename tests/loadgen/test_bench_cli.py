@@ -324,21 +324,3 @@ def test_rounds_before_the_environment_changed_are_kept_without_a_verdict(toy, t
     assert "comparison" not in result
     assert len(result["runs"]) >= 8
     assert all(len(run["requests"]) == 8 for run in result["runs"])
-
-
-def test_a_comparison_ends_with_a_verdict(toy, tmp_path):
-    out = tmp_path / "c.json"
-    other = Toy(40000, 4000)
-    page = tmp_path / "c.html"
-    load = ["--rate", "50", "--requests", "6", "--output", "4", "--rounds", "16", "--json", out]
-    done = bench("--compare", toy.url, other.url, *load, "--html", page)
-    other.stop()
-    assert done.returncode == 0 or "is void" in done.stderr, done.stderr
-    assert "verdict: they differ" in done.stdout
-    comparison = json.loads(out.read_text())["comparison"]
-    ttft = next(m for m in comparison["metrics"] if m["metric"] == "ttft p50")
-    assert ttft["verdict"] == "B is worse" and 1.5 < ttft["ratio"] < 2.5
-    rounds = [r["report"]["output_tokens_per_s"] for r in json.loads(out.read_text())["runs"]]
-    row = re.search(r"<td>A http.*", page.read_text()).group()
-    shown = float(re.findall(r"<td>([^<]*)</td>", row)[4])
-    assert min(rounds) <= shown <= max(rounds), "rounds were laid over each other"

@@ -5,8 +5,10 @@ before it, which is right for code in our style; where it is in doubt it reports
 """
 
 import dataclasses
+import functools
 import re
 
+BLANKED = re.compile(r"[/\"'#]")  # what may begin something that is blanked
 TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.']*|::|->|\S")
 CONTROL = {"if", "for", "while", "switch", "catch"}
 TYPE_KEYWORDS = {"class", "struct", "union", "enum"}
@@ -41,6 +43,7 @@ class _Scope:
     header: list = None
 
 
+@functools.cache
 def blank_comments_and_strings(text):
     """The text with comments, literals and preprocessor lines blanked; line numbers stay."""
     out = []
@@ -85,8 +88,10 @@ def blank_comments_and_strings(text):
                     break
                 end += 1
         else:
-            out.append(text[i])
-            i += 1
+            following = BLANKED.search(text, i + 1)
+            end = following.start() if following else size
+            out.append(text[i:end])
+            i = end
             continue
         out.append(keep_lines(text[i:end]))
         i = end
@@ -259,6 +264,12 @@ def _kind_in_function(words):
     if body and body[-1] == "]":
         return "lambda"
     return "type" if words[0] in TYPE_KEYWORDS else "init"
+
+
+@functools.cache
+def scan(text):
+    """The Scan of one file, which several rules read."""
+    return Scan(text)
 
 
 class Scan:

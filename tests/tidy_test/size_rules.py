@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cpp_scan import Scan
+from cpp_scan import scan
 from tree import CODE_SUFFIXES, Finding, is_test
 
 MAX_HEADER_LINES = 250
@@ -49,7 +49,7 @@ def check_functions(tree):
         kernel = path.startswith("kernels/")
         max_lines = MAX_KERNEL_FUNCTION_LINES if kernel else MAX_FUNCTION_LINES
         max_nesting = MAX_KERNEL_NESTING if kernel else MAX_NESTING
-        for function in Scan(tree.text(path)).functions:
+        for function in scan(tree.text(path)).functions:
             name, line = function.name, function.first_line
             lines = function.last_line - function.first_line + 1
             if lines > max_lines:
@@ -94,7 +94,7 @@ def undocumented_types(tree):
         if is_test(path):
             continue
         lines = tree.lines(path)
-        for found in Scan(tree.text(path)).types:
+        for found in scan(tree.text(path)).types:
             total += 1
             if not is_documented(lines, found.line):
                 missing.append((path, found.line, found.name))

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from cpp_scan import Scan, blank_comments_and_strings
+from cpp_scan import blank_comments_and_strings, scan
 from include_rules import TABLE
 from tree import CPP_SUFFIXES, Finding, is_test
 
@@ -87,7 +87,7 @@ def check_names(tree):
     for path in tree.cpp():
         if FORBIDDEN_FILE.search(Path(path).stem):
             yield Finding("name", path, "", 1, f"the file name says nothing: {Path(path).name}")
-        for found in Scan(tree.text(path)).types:
+        for found in scan(tree.text(path)).types:
             if FORBIDDEN_NAME.search(found.name):
                 yield Finding(
                     "name",

@@ -1,7 +1,7 @@
 """scripts/gpu_check.sh itself: what it makes of stages that pass, fail, hang or cannot run.
 
-Usage: test_gpu_check.py PROGRAM CUBLASLT NCCL, the built baton_gpu_check and the loopbacks of
-tests/cublaslt and tests/nccl.
+Usage: test_gpu_check.py PROGRAM CUBLASLT NCCL RESULTS, the built baton_gpu_check, the loopbacks of
+tests/cublaslt and tests/nccl, and the folder of results of a whole run with them on the runner.
 """
 
 import json
@@ -425,7 +425,7 @@ class GpuCheckScript(StageCase):
             (3, ["--cublaslt", CUBLASLT]),
             (4, []),
             (5, ["--cublaslt", CUBLASLT]),
-            (6, []),
+            (6, ["--nccl", LOOPBACK]),
             (8, []),
         ):
             checks = self.whole_run(stage, *arguments)
@@ -757,8 +757,19 @@ class GpuCheckScript(StageCase):
         self.assertLess((self.folder / "j").stat().st_size, 16 << 20)
 
 
+def whole_runs(folder):
+    """What gpu_check_simt has computed, as StageCase keeps it: it runs before these tests."""
+    arguments = {3: ("--cublaslt", CUBLASLT), 5: ("--cublaslt", CUBLASLT), 6: ("--nccl", LOOPBACK)}
+    names = ("primitives", "kernels", "bandwidth", "timings", "model", "transport")
+    return {
+        (stage, *arguments.get(stage, ())): (folder / f"gpu_check_{name}.json").read_text()
+        for stage, name in enumerate(names, 1)
+    }
+
+
 if __name__ == "__main__":
     PROGRAM = stage_case.PROGRAM = sys.argv.pop(1)
     CUBLASLT = sys.argv.pop(1)
     LOOPBACK = sys.argv.pop(1)
+    GpuCheckScript.whole_runs = whole_runs(Path(sys.argv.pop(1)))
     unittest.main()
