@@ -14,6 +14,7 @@
 
 #include "kvcache/prefix_listener.h"
 #include "scheduler/route_policy.h"
+#include "src/base/block_state_names.h"
 #include "src/base/failed_part.h"
 #include "src/base/ids.h"
 #include "src/base/span_ids.h"
@@ -87,25 +88,20 @@ struct WorkerDescription {
   }
 };
 
-// Block states in the order of BlockCounts.
-inline constexpr std::array<std::string_view, 9> kBlockStateNames = {
-    "free",     "cached",    "computing", "bound",      "exported",
-    "reserved", "receiving", "draining",  "quarantined"};
-
 // A worker's heartbeat.
 struct WorkerLoadReport {
-  bool ready = false;                   // a request would be served now
-  bool draining = false;                // no new requests
-  uint32_t running = 0;                 // sequences that decode, or are ready to
-  uint32_t waiting = 0;                 // prompts that wait or are computed
-  uint64_t backlog_tokens = 0;          // prompt tokens accepted and not yet computed
-  uint32_t num_blocks = 0;              // of the pool
-  std::array<uint32_t, 9> blocks = {};  // by kBlockStateNames
-  float prefill_tokens_per_s = 0;       // measured; 0 = unknown
-  uint32_t step_us = 0;                 // average of a decode step; 0 = unknown
-  uint32_t batch_limit = 0;             // streams beyond which more add no throughput; 0 = not told
-  std::vector<LinkView> links;          // data connections that this worker dialled
-  uint64_t sequence_number = 0;         // of this report within the lease stream, from 1
+  bool ready = false;           // a request would be served now
+  bool draining = false;        // no new requests
+  uint32_t running = 0;         // sequences that decode, or are ready to
+  uint32_t waiting = 0;         // prompts that wait or are computed
+  uint64_t backlog_tokens = 0;  // prompt tokens accepted and not yet computed
+  uint32_t num_blocks = 0;      // of the pool
+  std::array<uint32_t, kBlockStateNames.size()> blocks = {};
+  float prefill_tokens_per_s = 0;  // measured; 0 = unknown
+  uint32_t step_us = 0;            // average of a decode step; 0 = unknown
+  uint32_t batch_limit = 0;        // streams beyond which more add no throughput; 0 = not told
+  std::vector<LinkView> links;     // data connections that this worker dialled
+  uint64_t sequence_number = 0;    // of this report within the lease stream, from 1
 };
 
 // PrefixEvents of worker.proto: changes in order, the first of them numbered first_sequence.
