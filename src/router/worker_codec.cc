@@ -231,7 +231,8 @@ StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello, const Wire
   const v1::Fingerprint& fingerprint = hello.fingerprint();
   WorkerDescription worker;
   worker.name = {hello.worker().worker_id(), Incarnation(hello.worker().incarnation())};
-  worker.role = hello.role() == v1::WORKER_ROLE_PREFILL ? PoolRole::kPrefill : PoolRole::kDecode;
+  worker.role =
+      hello.role() == v1::WORKER_ROLE_PREFILL ? WorkerRole::kPrefill : WorkerRole::kDecode;
   worker.fingerprint.wire_min = fingerprint.wire_min();
   worker.fingerprint.wire_max = fingerprint.wire_max();
   worker.fingerprint.layout_id = fingerprint.layout_id();

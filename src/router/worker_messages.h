@@ -18,6 +18,7 @@
 #include "src/base/failed_part.h"
 #include "src/base/ids.h"
 #include "src/base/span_ids.h"
+#include "src/base/worker_role.h"
 #include "src/router/generate_request.h"
 #include "src/router/lease_id.h"
 #include "src/router/submit.h"
@@ -26,12 +27,6 @@
 #include "src/wire/sampling_params.h"
 
 namespace baton::router {
-
-// The role of a worker.
-enum class PoolRole : uint8_t { kPrefill, kDecode };
-inline std::string_view PoolRoleName(PoolRole role) {
-  return role == PoolRole::kPrefill ? "prefill" : "decode";
-}
 
 // One session of one registration; a lost session is opened again under the next epoch.
 struct SessionRef {
@@ -52,7 +47,7 @@ struct WorkerName {
 // A worker's hello. Checked by the codec: names, ranges and sizes are valid.
 struct WorkerDescription {
   WorkerName name;
-  PoolRole role = PoolRole::kDecode;
+  WorkerRole role = WorkerRole::kDecode;
   scheduler::WorkerFingerprint fingerprint;  // hashes of the texts below
   std::string weights_text;                  // weights_id as sent
   std::string layout_text;                   // readable layout, for refusals

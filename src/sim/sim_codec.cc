@@ -11,8 +11,6 @@ using engine::RequestKind;
 using engine::RequestSpec;
 using engine::RequestStatus;
 using engine::TokenEvent;
-using kv::BlockState;
-using kv::kNumBlockStates;
 using kv::LinkInfo;
 using kv::TransportKind;
 using router::LinkKind;
