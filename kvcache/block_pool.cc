@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "src/base/block_state_names.h"
 #include "src/base/check.h"
 
 namespace baton::kv {
@@ -30,10 +31,7 @@ constexpr Transition kTransitions[] = {
     {BlockState::kReceiving, BlockState::kBound},
 };
 
-constexpr std::array<std::string_view, kNumBlockStates> kStateNames = {
-    "free",     "cached",    "computing", "bound",       "exported",
-    "reserved", "receiving", "draining",  "quarantined",
-};
+static_assert(kBlockStateNames.size() == kNumBlockStates);
 
 // Far above any real number of holders; a count that reaches it is a leak in a loop.
 constexpr uint32_t kMaxRefs = 1u << 30;
@@ -41,7 +39,7 @@ constexpr uint32_t kMaxRefs = 1u << 30;
 }  // namespace
 
 std::string_view BlockStateName(BlockState state) {
-  return kStateNames[static_cast<size_t>(state)];
+  return kBlockStateNames[static_cast<size_t>(state)];
 }
 
 bool IsAllowedTransition(BlockState from, BlockState to) {
@@ -247,8 +245,8 @@ Status BlockPool::Audit() const {
   for (const Block& block : blocks_) ++counts.by_state[static_cast<size_t>(Label(block))];
   for (size_t i = 0; i < kNumBlockStates; ++i) {
     if (counts.by_state[i] == counts_.by_state[i]) continue;
-    return Internal("{} blocks are {}, the counter says {}", counts.by_state[i], kStateNames[i],
-                    counts_.by_state[i]);
+    return Internal("{} blocks are {}, the counter says {}", counts.by_state[i],
+                    kBlockStateNames[i], counts_.by_state[i]);
   }
   std::vector<bool> listed(blocks_.size());
   for (const uint32_t index : free_) {

@@ -1,14 +1,5 @@
 // The hand-off of one prompt's KV from a prefill worker (P) to a decode worker (D).
-//
-//   D                                     P
-//   reserve blocks, open the receive      compute the prompt, chunk by chunk, layer by layer
-//   Grant ------------------------------> sealed slices may leave (again = lease renewed)
-//   verify each slice  <================= (block, layer) slices, while later layers compute
-//   lease renewed      <----------------- Renew
-//   Nack(slices) -----------------------> resent from the sealed blocks, <= 8 times each
-//   chain equal?       <----------------- Seal: first tokens, hash chain, number of slices
-//   Applied ----------------------------> release the blocks
-//   close the receive, bind, decode
+// kvcache/HANDOFF.md shows the messages in their order.
 //
 // Each side is a table-driven, pure, copyable state machine, so that both can be explored against a
 // lossy network in one thread.

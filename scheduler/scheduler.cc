@@ -187,7 +187,7 @@ void Scheduler::StartChoices(const SequenceSpec& spec, const ComputedPrompt& pro
 }
 
 bool Scheduler::LeavesAtPromptEnd(const Sequence& sequence) const {
-  return config_.role == SchedulerRole::kPrefill || sequence.spec.num_choices > 1 ||
+  return config_.role == WorkerRole::kPrefill || sequence.spec.num_choices > 1 ||
          sequence.spec.embeds;
 }
 
@@ -701,7 +701,7 @@ SchedulerLoad Scheduler::Load() const {
   load.num_running = static_cast<uint32_t>(decoding_.size());
   load.backlog_tokens = backlog_tokens_;
   load.num_preemptions = num_preemptions_;
-  if (config_.role != SchedulerRole::kPrefill) load.batch_limit = batch_limit_.limit();
+  if (config_.role != WorkerRole::kPrefill) load.batch_limit = batch_limit_.limit();
   double us_per_token = 0;
   if (cost_.prefill_tokens_per_s() > 0) {
     us_per_token = 1e6 / cost_.prefill_tokens_per_s();

@@ -1,5 +1,5 @@
 // Scheduler: decides what each step of one worker computes. Pure (time is an argument); engine
-// thread. One code serves the prefill, decode and aggregated roles.
+// thread. One code serves prefill and decode workers.
 //
 // A step is Plan -> the engine runs it -> Finish; or, where steps overlap, Plan -> (PlanAhead ->
 // Finish) -> Finish. Decode rows come first, one for each running sequence; then chunks of prompts

@@ -9,15 +9,9 @@
 #include "scheduler/itl_objective.h"
 #include "scheduler/step_cost.h"
 #include "src/base/limits.h"
+#include "src/base/worker_role.h"
 
 namespace baton::scheduler {
-
-// The role decides what a worker does with a prompt that is computed.
-enum class SchedulerRole : uint8_t {
-  kPrefill = 0,     // it waits as PromptDone for the hand-off to release it
-  kDecode = 1,      // decodes; computes short or preempted prompts itself
-  kAggregated = 2,  // computes and decodes every prompt (same rules as kDecode)
-};
 
 // Blocks before its window that a stream keeps: a router that moves it to another worker may know
 // of some tokens less, and the rows after those see up to this many blocks more.
@@ -25,7 +19,7 @@ inline constexpr uint32_t kUnseenBlocksKept = 2;
 
 // Limits and targets; constant after construction.
 struct SchedulerConfig {
-  SchedulerRole role = SchedulerRole::kAggregated;
+  WorkerRole role = WorkerRole::kDecode;
   uint32_t block_size = 16;
   uint32_t state_blocks = 0;  // of each sequence (KvLayout)
   // With states and an index: the state is kept at multiples of it; whole blocks. 0 = only that of
@@ -61,13 +55,13 @@ struct SchedulerConfig {
   }
   // Blocks that a sequence has released by then: the last kUnseenBlocksKept unseen ones stay.
   uint32_t NumBlocksToRelease(uint32_t num_tokens) const {
-    const uint32_t num_unseen = role == SchedulerRole::kPrefill ? 0 : NumUnseenBlocks(num_tokens);
+    const uint32_t num_unseen = role == WorkerRole::kPrefill ? 0 : NumUnseenBlocks(num_tokens);
     return num_unseen - std::min(num_unseen, kUnseenBlocksKept);
   }
   // Blocks that a sequence's tokens take at most: those that the rows of a chunk see, and those
   // that stay. UINT32_MAX = the blocks of all its tokens.
   uint32_t MaxHeldBlocks() const {
-    if (window == 0 || role == SchedulerRole::kPrefill) return UINT32_MAX;
+    if (window == 0 || role == WorkerRole::kPrefill) return UINT32_MAX;
     return kv::KvWindow{window, block_size}.MaxSeen(max_chunk) + kUnseenBlocksKept;
   }
   // As workers tell it: 0 = the blocks of all its tokens.

@@ -12,7 +12,7 @@ uint32_t Scheduler::BlocksToReserve(uint32_t num_tokens, uint32_t num_choices) c
 
 uint32_t Scheduler::NumSpares(const SequenceSpec& spec) const {
   // Choices are divided at prompt end and must not fail then; a single one grows block by block.
-  if (config_.role == SchedulerRole::kPrefill || spec.num_choices == 1) return 0;
+  if (config_.role == WorkerRole::kPrefill || spec.num_choices == 1) return 0;
   return spec.num_choices + (spec.num_choices - 1) * config_.state_blocks;
 }
 
@@ -40,7 +40,7 @@ Status Scheduler::CheckFits(const SequenceSpec& spec) const {
                       num_tokens, max_total, spec.limits.max_context);
   }
   uint32_t need = MaxPromptBlocks(spec) + config_.state_blocks;
-  if (config_.role != SchedulerRole::kPrefill) {
+  if (config_.role != WorkerRole::kPrefill) {
     const uint32_t most = std::min(BlocksFor(max_total - 1), config_.MaxHeldBlocks());
     need = std::max(need, most + config_.state_blocks);
     need = std::max(need, BlocksToReserve(static_cast<uint32_t>(num_tokens), spec.num_choices));

@@ -5,12 +5,13 @@
   scripts/readme_tables.py --check    exit 1 when one of them is not what the files say
 
 A table stands between <!-- table NAME --> and <!-- end -->; NAME is a file of benchmarks/results.
-<!-- headline NAME --> is three rows of a comparison. A comparison's picture is written beside its
-file.
+<!-- headline NAME --> is three rows of a comparison, and what the split costs. A comparison's
+picture is written beside its file.
 """
 
 import functools
 import json
+import math
 import os
 import re
 import statistics
@@ -99,6 +100,22 @@ def lending(result):
         " rounds; above 1 the split is better. "
     )
     return lines + ["", note + where(result)]
+
+
+def split_costs(result):
+    """What the split costs by a comparison, and at most by the table of lent cores."""
+    costs = []
+    for users in (4, 16):
+        row = next(row for row in result["streams"] if row["streams"] == users)
+        median, low, high = row["ratio"]["baton aggregated"]
+        costs.append(f"{median:.2f} ({low:.2f} to {high:.2f}) with {users} users")
+    lent = json.loads((RESULTS / "lending.json").read_text())["summary"].values()
+    slowest = min(row["to_aggregated"]["split"]["median"] for row in lent)
+    return [
+        f"Tokens/s of the split divided by those without it: {', '.join(costs)} (median, and all"
+        " rounds). In [the table of lent cores](benchmarks/RESULTS.md#lent-cores) no median of the"
+        f" split is more than {math.ceil(100 * (1 - slowest))} % slower than without it."
+    ]
 
 
 def prefix_cache(result):
@@ -609,7 +626,7 @@ def render(page, match):
         return match.group(0)  # its run is still to come
     result = json.loads((RESULTS / f"{name}.json").read_text())
     if kind == "headline":
-        table = "\n".join(compare.headline(result))
+        table = "\n".join([*compare.headline(result), "", *split_costs(result)])
     elif result["benchmark"] == "compare":
         svg = RESULTS / f"{name}.svg"
         pictures[svg] = compare.picture(result)

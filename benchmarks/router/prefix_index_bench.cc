@@ -128,7 +128,7 @@ SnapshotTime Tell(const std::vector<PrefixBatch>& batches, LeaseId worker,
     const double start_us = NowUs();
     const PrefixOutcome outcome = index->Apply(worker, batch, 0);
     const double us = NowUs() - start_us;
-    BATON_CHECK(outcome == PrefixOutcome::kApplied, "{}", PrefixOutcomeName(outcome));
+    BATON_CHECK(outcome == PrefixOutcome::kApplied, "outcome {}", static_cast<int>(outcome));
     time.total_us += us;
     time.longest_us = std::max(time.longest_us, us);
   }

@@ -10,6 +10,7 @@
 
 #include "src/base/check.h"
 #include "src/base/limits.h"
+#include "src/base/worker_id.h"
 #include "src/base/xxh3.h"
 
 namespace baton::kv {
@@ -72,11 +73,6 @@ Status CheckFields(const FrameHeader& header) {
                     static_cast<int>(header.kind), header.payload_bytes, max_payload);
   }
   return OkStatus();
-}
-
-bool IsWorkerIdByte(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-         c == '_' || c == '.';
 }
 
 }  // namespace
@@ -212,8 +208,8 @@ StatusOr<Introduction> DecodeIntroduction(std::span<const std::byte, kIntroducti
   if (id_bytes == 0 || id_bytes > kMaxWorkerIdBytes)
     return DataLoss("worker id of {} bytes", id_bytes);
   intro.worker_id.assign(reinterpret_cast<const char*>(p + kIntroIdOffset), id_bytes);
-  if (!std::all_of(intro.worker_id.begin(), intro.worker_id.end(), IsWorkerIdByte)) {
-    return DataLoss("worker id has a character outside [A-Za-z0-9._-]");
+  if (!IsWorkerId(intro.worker_id)) {
+    return DataLoss("worker id has a character outside [a-z0-9-]");
   }
   const auto is_zero = [](std::byte b) { return b == std::byte{0}; };
   if (!std::all_of(p + kIntroIdOffset + id_bytes, p + kIntroductionBytes, is_zero)) {

@@ -99,7 +99,7 @@ struct Introduction {
   uint32_t num_blocks = 0;   // of the dialler's arena when it passes one, else 0
   bool allow_inexact = false;
   bool has_pools = false;  // slices lie in a pool of the transport above, not in an arena
-  std::string worker_id;   // 1..limits::kMaxWorkerIdBytes of [A-Za-z0-9._-]
+  std::string worker_id;   // 1..limits::kMaxWorkerIdBytes of [a-z0-9-]
   HelloNonce nonce{};
 
   friend bool operator==(const Introduction&, const Introduction&) = default;

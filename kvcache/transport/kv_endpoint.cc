@@ -17,6 +17,7 @@
 #include "src/base/check.h"
 #include "src/base/limits.h"
 #include "src/base/thread.h"
+#include "src/base/worker_id.h"
 
 namespace baton::kv {
 
@@ -25,18 +26,9 @@ using tls::TlsWatch;
 
 namespace {
 
-bool IsWorkerId(std::string_view id) {
-  const auto is_allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-           c == '_' || c == '.';
-  };
-  return !id.empty() && id.size() <= kMaxWorkerIdBytes &&
-         std::all_of(id.begin(), id.end(), is_allowed);
-}
-
 Status ValidateOptions(const KvEndpointOptions& options) {
   if (!IsWorkerId(options.worker_id)) {
-    return InvalidArgument("worker id \"{}\" is not 1..{} of [A-Za-z0-9._-]", options.worker_id,
+    return InvalidArgument("worker id \"{}\" is not 1..{} of [a-z0-9-]", options.worker_id,
                            kMaxWorkerIdBytes);
   }
   if (options.incarnation.value() == 0) return InvalidArgument("incarnation 0");

@@ -77,6 +77,13 @@ struct SliceParts {
   std::function<LinkCounters*(Incarnation)> link_counters;
 };
 
+// The peer of a half's table; null: it is not connected.
+template <typename Peers>
+auto FindPeer(Peers& peers, Incarnation peer) {
+  const auto entry = peers.find(peer);
+  return entry == peers.end() ? nullptr : entry->second.get();
+}
+
 // How a frame is set up.
 struct SliceFrameOptions {
   TransportKind kind = TransportKind::kAuto;

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "src/base/errno_text.h"
+#include "src/base/host_port.h"
 
 namespace baton::kv {
 namespace {
@@ -37,38 +38,18 @@ void SetOption(int fd, int level, int option, int value) {
   (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-// Host and port of "host:port" or "[v6]:port".
-struct HostPort {
-  std::string host;
-  std::string port;
-};
-
-StatusOr<HostPort> SplitHostPort(std::string_view address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string_view::npos || colon == 0 || colon + 1 == address.size()) {
-    return InvalidArgument("address \"{}\" is not host:port", address);
-  }
-  std::string_view host = address.substr(0, colon);
-  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  const std::string_view port = address.substr(colon + 1);
-  if (port.size() > 5 || port.find_first_not_of("0123456789") != std::string_view::npos ||
-      std::stoul(std::string(port)) > 65535) {
-    return InvalidArgument("port \"{}\" of address \"{}\" is not in [0, 65535]", port, address);
-  }
-  return HostPort{std::string(host), std::string(port)};
-}
-
 }  // namespace
 
 StatusOr<std::vector<SocketAddress>> ResolveTcp(std::string_view text, NameLookUp names) {
-  BATON_ASSIGN_OR_RETURN(const HostPort parts, SplitHostPort(text));
+  BATON_ASSIGN_OR_RETURN(const HostPort parts, ParseHostPort(text));
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
   if (names == NameLookUp::kForbidden) hints.ai_flags |= AI_NUMERICHOST;
   addrinfo* found = nullptr;
-  const int error = getaddrinfo(parts.host.c_str(), parts.port.c_str(), &hints, &found);
+  const int error =
+      getaddrinfo(parts.host.c_str(), std::to_string(parts.port).c_str(), &hints, &found);
   if (error != 0) return Unavailable("address \"{}\": {}", text, gai_strerror(error));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
   std::vector<SocketAddress> addresses;

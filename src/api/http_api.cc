@@ -1,5 +1,6 @@
 #include "src/api/http_api.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -438,7 +439,11 @@ void HttpApi::GetModel(Exchange& exchange, std::string_view id) {
   RequestError error;
   if (const auto model = ResolveModel(*submitter_, {name}, &error)) {
     const bool is_anthropic = exchange.surface->endpoint == Endpoint::kMessages;
-    return Send(exchange, is_anthropic ? MessagesModelJson(*model, name) : ModelJson(*model, name),
+    const auto& names = model->names;
+    const bool is_name = std::find(names.begin(), names.end(), name) != names.end();
+    const std::string_view shown = is_name ? name : model->name();
+    return Send(exchange,
+                is_anthropic ? MessagesModelJson(*model, shown) : ModelJson(*model, shown),
                 kJsonType);
   }
   const bool waits = error.code == ErrorCode::kNoWorkers && !submitter_->models()->models().empty();

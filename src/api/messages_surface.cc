@@ -1,6 +1,5 @@
 #include "src/api/messages_surface.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "fmt/chrono.h"
@@ -96,10 +95,8 @@ std::string MessagesModelsJson(const std::vector<std::shared_ptr<const ModelInfo
 }
 
 std::string MessagesModelJson(const ModelInfo& model, std::string_view name) {
-  const auto& names = model.names;
-  const bool is_name = std::find(names.begin(), names.end(), name) != names.end();
   JsonWriter json;
-  WriteModel(model, is_name ? name : model.name(), &json);
+  WriteModel(model, name, &json);
   return json.Take();
 }
 

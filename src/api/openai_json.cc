@@ -678,10 +678,8 @@ std::string ModelsJson(const std::vector<std::shared_ptr<const ModelInfo>>& mode
 }
 
 std::string ModelJson(const ModelInfo& model, std::string_view name) {
-  const auto& names = model.names;
-  const bool is_name = std::find(names.begin(), names.end(), name) != names.end();
   JsonWriter json;
-  WriteModel(model, is_name ? name : model.name(), &json);
+  WriteModel(model, name, &json);
   return json.Take();
 }
 

@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 
+#include "src/api/json_fields.h"
 #include "src/api/json_value.h"
 #include "src/api/read_json.h"
 #include "src/base/limits.h"
@@ -31,12 +32,6 @@ constexpr std::array<std::string_view, 2> kOwnFields = {"tools", "documents"};
 bool Fail(RequestError* error, ErrorCode code, std::string_view field, std::string_view expected) {
   *error = FieldError(code, field, expected);
   return false;
-}
-
-std::string JsonOf(const JsonValue& value) {
-  std::string text;
-  AppendJson(value, &text);
-  return text;
 }
 
 // A Jinja name: a letter or '_', then letters, digits and '_'.

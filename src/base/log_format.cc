@@ -32,7 +32,7 @@ size_t Utf8Size(std::string_view text) {
   return is_overlong || is_surrogate || is_too_high ? 0 : size;
 }
 
-void AppendJsonString(std::string_view text, std::string* out) {
+void AppendRepairedJsonString(std::string_view text, std::string* out) {
   out->push_back('"');
   while (!text.empty()) {
     const size_t size = Utf8Size(text);
@@ -60,7 +60,7 @@ LogFormat CurrentLogFormat() { return g_format.load(std::memory_order_relaxed); 
 
 std::string JsonLogFields(std::string_view file, int line, std::string_view message) {
   std::string fields = "\"source\":";
-  AppendJsonString(fmt::format("{}:{}", file, line), &fields);
+  AppendRepairedJsonString(fmt::format("{}:{}", file, line), &fields);
   if (message.starts_with(kRequest)) {
     const std::string_view uid = message.substr(kRequest.size(), kUidDigits);
     if (RequestUid::FromHex(uid).ok()) {
@@ -68,7 +68,7 @@ std::string JsonLogFields(std::string_view file, int line, std::string_view mess
     }
   }
   fields += ",\"message\":";
-  AppendJsonString(message, &fields);
+  AppendRepairedJsonString(message, &fields);
   return fields;
 }
 

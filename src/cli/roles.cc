@@ -46,8 +46,6 @@ using worker::HostOf;
 using worker::WorkerConfig;
 using worker::WorkerGroup;
 using worker::WorkerProcess;
-using worker::WorkerRole;
-using worker::WorkerRoleName;
 
 namespace {
 

@@ -16,8 +16,8 @@
 //  1. Copies and kernels happen in the order in which they were put into the stream.
 //  2. Once a call returned Internal the device may be unusable: every later call may fail too, and
 //     nothing that it computed since is to be trusted.
-#ifndef BATON_SRC_DEVICE_ACCELERATOR_H_
-#define BATON_SRC_DEVICE_ACCELERATOR_H_
+#ifndef BATON_DEVICE_ACCELERATOR_H_
+#define BATON_DEVICE_ACCELERATOR_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -221,4 +221,4 @@ class DeviceBuffer {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_ACCELERATOR_H_
+#endif  // BATON_DEVICE_ACCELERATOR_H_

@@ -3,8 +3,8 @@
 //
 // Invariant: data() is aligned to kAlignment, and to 2 MiB from kHugePageBytes on, where the kernel
 // is asked for huge pages (read bandwidth +13 % measured on weights).
-#ifndef BATON_SRC_DEVICE_ALIGNED_BUFFER_H_
-#define BATON_SRC_DEVICE_ALIGNED_BUFFER_H_
+#ifndef BATON_DEVICE_ALIGNED_BUFFER_H_
+#define BATON_DEVICE_ALIGNED_BUFFER_H_
 
 #include <cstddef>
 #include <utility>
@@ -52,4 +52,4 @@ class AlignedBuffer {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_ALIGNED_BUFFER_H_
+#endif  // BATON_DEVICE_ALIGNED_BUFFER_H_

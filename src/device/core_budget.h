@@ -10,8 +10,8 @@
 //  2. No function waits, but for CoreShare's wait for a first core.
 //
 // Any thread, any process.
-#ifndef BATON_SRC_DEVICE_CORE_BUDGET_H_
-#define BATON_SRC_DEVICE_CORE_BUDGET_H_
+#ifndef BATON_DEVICE_CORE_BUDGET_H_
+#define BATON_DEVICE_CORE_BUDGET_H_
 
 #include <sys/types.h>
 
@@ -128,4 +128,4 @@ class CoreBudget {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_CORE_BUDGET_H_
+#endif  // BATON_DEVICE_CORE_BUDGET_H_

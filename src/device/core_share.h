@@ -17,8 +17,8 @@
 //  4. BeginStep waits only while each core of the home is lent. It ends after the current work item
 //     of a holder; after about 2 ms when the holder is stopped or dead, since it takes the core
 //     then; and after kSeizeAfterUs in any case, when an item is that long.
-#ifndef BATON_SRC_DEVICE_CORE_SHARE_H_
-#define BATON_SRC_DEVICE_CORE_SHARE_H_
+#ifndef BATON_DEVICE_CORE_SHARE_H_
+#define BATON_DEVICE_CORE_SHARE_H_
 
 #include <array>
 #include <atomic>
@@ -164,4 +164,4 @@ class CoreShare {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_CORE_SHARE_H_
+#endif  // BATON_DEVICE_CORE_SHARE_H_

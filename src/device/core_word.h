@@ -15,8 +15,8 @@
 //  2. Only the home recalls a core, and never one that it holds.
 //  3. A life is never used again. So whoever decided that a life is dead cannot hit the next one of
 //     the same member, however late its compare-and-swap comes.
-#ifndef BATON_SRC_DEVICE_CORE_WORD_H_
-#define BATON_SRC_DEVICE_CORE_WORD_H_
+#ifndef BATON_DEVICE_CORE_WORD_H_
+#define BATON_DEVICE_CORE_WORD_H_
 
 #include <atomic>
 #include <cstdint>
@@ -121,4 +121,4 @@ bool MoveCore(std::atomic<CoreWord>& word, const Move& move) {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_CORE_WORD_H_
+#endif  // BATON_DEVICE_CORE_WORD_H_

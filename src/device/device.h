@@ -1,6 +1,6 @@
 // Device kinds: what a worker computes on, chosen at run time by `--device`. Pure data; any thread.
-#ifndef BATON_SRC_DEVICE_DEVICE_H_
-#define BATON_SRC_DEVICE_DEVICE_H_
+#ifndef BATON_DEVICE_DEVICE_H_
+#define BATON_DEVICE_DEVICE_H_
 
 #include <cstdint>
 #include <string_view>
@@ -25,4 +25,4 @@ uint32_t NumUsableCpus();
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_DEVICE_H_
+#endif  // BATON_DEVICE_DEVICE_H_

@@ -2,8 +2,8 @@
 // as one piece of work (Accelerator::BeginRecording).
 //
 // Owned by the thread that uses the device.
-#ifndef BATON_SRC_DEVICE_DEVICE_GRAPH_H_
-#define BATON_SRC_DEVICE_DEVICE_GRAPH_H_
+#ifndef BATON_DEVICE_DEVICE_GRAPH_H_
+#define BATON_DEVICE_DEVICE_GRAPH_H_
 
 #include <span>
 #include <utility>
@@ -69,4 +69,4 @@ class DeviceGraph {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_DEVICE_GRAPH_H_
+#endif  // BATON_DEVICE_DEVICE_GRAPH_H_

@@ -1,7 +1,7 @@
 // DeviceStream, DeviceEvent: owned streams and events of an Accelerator; move-only. Their
 // accelerator outlives them.
-#ifndef BATON_SRC_DEVICE_DEVICE_STREAM_H_
-#define BATON_SRC_DEVICE_DEVICE_STREAM_H_
+#ifndef BATON_DEVICE_DEVICE_STREAM_H_
+#define BATON_DEVICE_DEVICE_STREAM_H_
 
 #include <utility>
 
@@ -75,4 +75,4 @@ class DeviceEvent {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_DEVICE_STREAM_H_
+#endif  // BATON_DEVICE_DEVICE_STREAM_H_

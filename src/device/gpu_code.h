@@ -1,8 +1,8 @@
 // The GPUs for which this build's kernels were compiled, as CMake names architectures, and what
 // that means for a GPU. Pure. A CUDA build asks the runtime before it computes
 // (KernelTable::check_code). This file is for messages, and for callers that must not touch a GPU.
-#ifndef BATON_SRC_DEVICE_GPU_CODE_H_
-#define BATON_SRC_DEVICE_GPU_CODE_H_
+#ifndef BATON_DEVICE_GPU_CODE_H_
+#define BATON_DEVICE_GPU_CODE_H_
 
 #include <string>
 #include <string_view>
@@ -48,4 +48,4 @@ std::string GpuArithmetic(ComputeCapability gpu);
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_GPU_CODE_H_
+#endif  // BATON_DEVICE_GPU_CODE_H_

@@ -2,8 +2,8 @@
 // With a GPU it is pinned. A copy to any other host memory returns only when the bytes are there,
 // after all that was in the stream before it (CUDA, "API synchronization behavior"). A copy from
 // any other host memory is staged first, on some machines after all that too.
-#ifndef BATON_SRC_DEVICE_HOST_BUFFER_H_
-#define BATON_SRC_DEVICE_HOST_BUFFER_H_
+#ifndef BATON_DEVICE_HOST_BUFFER_H_
+#define BATON_DEVICE_HOST_BUFFER_H_
 
 #include <cstddef>
 #include <string_view>
@@ -58,4 +58,4 @@ class HostBuffer {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_HOST_BUFFER_H_
+#endif  // BATON_DEVICE_HOST_BUFFER_H_

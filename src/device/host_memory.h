@@ -3,8 +3,8 @@
 // any other memory can be noted. With a GPU that copy would, or might, wait (HostBuffer).
 //
 // Any thread.
-#ifndef BATON_SRC_DEVICE_HOST_MEMORY_H_
-#define BATON_SRC_DEVICE_HOST_MEMORY_H_
+#ifndef BATON_DEVICE_HOST_MEMORY_H_
+#define BATON_DEVICE_HOST_MEMORY_H_
 
 #include <atomic>
 #include <cstddef>
@@ -78,4 +78,4 @@ class HostMemory {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_HOST_MEMORY_H_
+#endif  // BATON_DEVICE_HOST_MEMORY_H_

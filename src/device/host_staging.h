@@ -2,8 +2,8 @@
 // waits, and one Finish waits for all. For small results that are read at once.
 //
 // Owned by the thread that uses the device.
-#ifndef BATON_SRC_DEVICE_HOST_STAGING_H_
-#define BATON_SRC_DEVICE_HOST_STAGING_H_
+#ifndef BATON_DEVICE_HOST_STAGING_H_
+#define BATON_DEVICE_HOST_STAGING_H_
 
 #include <cstddef>
 #include <memory>
@@ -53,4 +53,4 @@ class HostStaging {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_HOST_STAGING_H_
+#endif  // BATON_DEVICE_HOST_STAGING_H_

@@ -4,8 +4,8 @@
 // and the work that is done, in order. An event remembers the first number and asks for the second.
 //
 // Any thread.
-#ifndef BATON_SRC_DEVICE_HOST_STREAM_H_
-#define BATON_SRC_DEVICE_HOST_STREAM_H_
+#ifndef BATON_DEVICE_HOST_STREAM_H_
+#define BATON_DEVICE_HOST_STREAM_H_
 
 #include <atomic>
 #include <cstdint>
@@ -35,4 +35,4 @@ struct HostEvent {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_HOST_STREAM_H_
+#endif  // BATON_DEVICE_HOST_STREAM_H_

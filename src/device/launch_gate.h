@@ -21,8 +21,8 @@
 //
 // Any thread, but one thread at a time launches. Outlives all that use it. Its mutex is the last to
 // be taken: nothing is called with it.
-#ifndef BATON_SRC_DEVICE_LAUNCH_GATE_H_
-#define BATON_SRC_DEVICE_LAUNCH_GATE_H_
+#ifndef BATON_DEVICE_LAUNCH_GATE_H_
+#define BATON_DEVICE_LAUNCH_GATE_H_
 
 #include <chrono>
 #include <cstdint>
@@ -106,4 +106,4 @@ class LaunchGate {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_LAUNCH_GATE_H_
+#endif  // BATON_DEVICE_LAUNCH_GATE_H_

@@ -15,8 +15,8 @@
 //  3. Nobody waits for another process for longer than the patience that was given.
 //
 // Each process, and in tests each thread that stands for one, has an object of its own. One thread.
-#ifndef BATON_SRC_DEVICE_SHARED_SLOTS_H_
-#define BATON_SRC_DEVICE_SHARED_SLOTS_H_
+#ifndef BATON_DEVICE_SHARED_SLOTS_H_
+#define BATON_DEVICE_SHARED_SLOTS_H_
 
 #include <atomic>
 #include <cstddef>
@@ -134,4 +134,4 @@ class SharedSlots {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_SHARED_SLOTS_H_
+#endif  // BATON_DEVICE_SHARED_SLOTS_H_

@@ -3,8 +3,8 @@
 // comparison where nobody listens.
 //
 // Threading: the ranges of a thread nest; a sink takes those of any thread.
-#ifndef BATON_SRC_DEVICE_STEP_STAGE_H_
-#define BATON_SRC_DEVICE_STEP_STAGE_H_
+#ifndef BATON_DEVICE_STEP_STAGE_H_
+#define BATON_DEVICE_STEP_STAGE_H_
 
 #include <array>
 #include <cstddef>
@@ -70,4 +70,4 @@ class StageRange {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_STEP_STAGE_H_
+#endif  // BATON_DEVICE_STEP_STAGE_H_

@@ -17,8 +17,8 @@
 //     between two tasks when its core is wanted back, and others join between two tasks of the
 //     caller when cores come. The tasks that are left are claimed by whoever stays (invariants 2
 //     and 3 hold), the caller at the least.
-#ifndef BATON_SRC_DEVICE_THREAD_POOL_H_
-#define BATON_SRC_DEVICE_THREAD_POOL_H_
+#ifndef BATON_DEVICE_THREAD_POOL_H_
+#define BATON_DEVICE_THREAD_POOL_H_
 
 #include <atomic>
 #include <cstddef>
@@ -155,4 +155,4 @@ class ThreadPool {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_THREAD_POOL_H_
+#endif  // BATON_DEVICE_THREAD_POOL_H_

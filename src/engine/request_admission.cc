@@ -9,7 +9,6 @@ using kv::BlockHandle;
 using kv::BlockState;
 using kv::ChainLinks;
 using kv::KvLayout;
-using scheduler::SchedulerRole;
 using scheduler::SequenceSpec;
 
 Status RequestAdmission::Admit(LiveRequest* request, DestStart* dest) {
@@ -38,7 +37,7 @@ Status RequestAdmission::CheckKind(const RequestSpec& spec) const {
   if (num_live >= max_requests) {
     return ResourceExhausted("{} requests are live, the limit is {}", num_live, max_requests);
   }
-  const bool prefills = state_->config.scheduler.role == SchedulerRole::kPrefill;
+  const bool prefills = state_->config.scheduler.role == WorkerRole::kPrefill;
   if (!prefills && spec.kind == RequestKind::kSource) {
     return Aborted("this decode worker does not hold the KV of {} tokens of the request",
                    spec.tokens.size());

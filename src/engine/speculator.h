@@ -6,8 +6,7 @@
 //    where RowGain says that it pays, and not beside prompts: a step with them is bound by its
 //    rows.
 // 2. A choice with a grammar has no guesses: the mask of its next token is computed beside the
-// step,
-//    and the one after that needs the token.
+//    step, and the one after that needs the token.
 // 3. Memory of a choice is taken with its first decode step.
 #ifndef BATON_ENGINE_SPECULATOR_H_
 #define BATON_ENGINE_SPECULATOR_H_

@@ -19,6 +19,7 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/check.h"
+#include "src/base/errno_text.h"
 #include "src/base/host_port.h"
 #include "src/base/open_files.h"
 
@@ -32,8 +33,6 @@ constexpr int64_t kNapUs = 50;
 // A server that closes a kept connection does so without regard to a request that is on its way;
 // the news of it takes a round trip. A close after that is about the request.
 constexpr int64_t kCrossingUs = 500'000;
-
-std::string ErrnoText(int error) { return std::strerror(error); }
 
 // `text` as a JSON string. Bytes that are no UTF-8 become U+FFFD.
 std::string Quoted(const std::string& text) {
@@ -206,7 +205,8 @@ HttpStreams::Connection* HttpStreams::Open(uint64_t id) {
   const auto* address = reinterpret_cast<const sockaddr*>(address_.data());
   UniqueFd fd(socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) {
-    early_ends_.push_back({id, RequestOutcome::kLocalError, "no socket: " + ErrnoText(errno)});
+    early_ends_.push_back(
+        {id, RequestOutcome::kLocalError, fmt::format("no socket: {}", ErrnoText(errno))});
     return nullptr;
   }
   const int on = 1;

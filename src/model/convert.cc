@@ -6,6 +6,7 @@
 
 #include "src/base/quoted_text.h"
 #include "src/model/encode_matrix.h"
+#include "src/model/gguf_nvfp4.h"
 #include "src/model/hf_folder.h"
 #include "src/model/model_config.h"
 #include "src/model/partial_file.h"

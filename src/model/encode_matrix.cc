@@ -7,6 +7,7 @@
 #include "kernels/embed.h"
 #include "src/base/atomic_min.h"
 #include "src/base/check.h"
+#include "src/model/gguf_nvfp4.h"
 #include "src/model/quantize.h"
 #include "src/model/tensor_plan.h"
 

@@ -14,10 +14,6 @@ namespace {
 // Block scales and numbers are at most 448 and 6, so weights are finite.
 constexpr float kMaxScale = 18446744073709551616.0f;  // 2^64
 
-bool IsNvfp4(const GgufTensor& tensor) {
-  return tensor.type->id == static_cast<uint32_t>(GgmlType::kNvfp4);
-}
-
 // The number that all elements of a scale are.
 absl::StatusOr<float> ScaleOf(const GgufTensor& tensor, const GgufTensor& weight) {
   const auto bad = [&tensor](std::string_view what) {
@@ -45,6 +41,10 @@ absl::StatusOr<float> ScaleOf(const GgufTensor& tensor, const GgufTensor& weight
 }
 
 }  // namespace
+
+bool IsNvfp4(const GgufTensor& tensor) {
+  return tensor.type->id == static_cast<uint32_t>(GgmlType::kNvfp4);
+}
 
 absl::Status TakeNvfp4Scales(std::vector<GgufTensor>& tensors, const TensorLookup& find,
                              std::vector<std::shared_ptr<const void>>& storage) {

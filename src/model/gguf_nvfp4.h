@@ -1,4 +1,4 @@
-// The tensors that a GGUF file has beside matrices in NVFP4. Private to the reader; any thread.
+// Matrices in NVFP4, and the tensors that a GGUF file has beside them. Any thread.
 #ifndef BATON_MODEL_GGUF_NVFP4_H_
 #define BATON_MODEL_GGUF_NVFP4_H_
 
@@ -11,6 +11,8 @@
 #include "src/model/gguf.h"
 
 namespace baton::model {
+
+bool IsNvfp4(const GgufTensor& tensor);
 
 using TensorLookup = std::function<const GgufTensor*(std::string_view name)>;
 

@@ -13,6 +13,7 @@
 #include "src/model/folder_error.h"
 #include "src/model/hf_keys.h"
 #include "src/model/model_config.h"
+#include "src/model/rope_scaling.h"
 
 namespace baton::model {
 
@@ -72,10 +73,6 @@ absl::Status ReadLlama3(const JsonObject& config, const JsonObject& scaling, con
     out.rope_factors.push_back(static_cast<float>(divisor));
   }
   return OkStatus();
-}
-
-double AmplitudeOfYarn(double factor, double scale) {
-  return factor <= 1.0 ? 1.0 : 0.1 * scale * Logarithm(factor) + 1.0;
 }
 
 // The factor of cos and sin, where the files say it: attention_factor, or the quotient of

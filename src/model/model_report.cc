@@ -6,6 +6,7 @@
 
 #include "src/base/quoted_text.h"
 #include "src/base/size_text.h"
+#include "src/model/gguf_nvfp4.h"
 #include "src/model/hf_folder.h"
 #include "src/model/model_weights.h"
 #include "src/model/state_pools.h"

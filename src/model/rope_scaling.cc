@@ -80,10 +80,6 @@ absl::Status ReadYarn(const GgufFile& file, const std::string& prefix, uint32_t 
   return RangedDouble(file, prefix + "yarn_ext_factor", 1.0, {1.0, 1.0}).status();
 }
 
-double AmplitudeOfYarn(double factor, double scale) {
-  return factor <= 1.0 ? 1.0 : 1.0 + 0.1 * scale * Logarithm(factor);
-}
-
 // yarn_log_multiplier of deepseek2: a tenth of mscale_all_dim, as its converter writes. Scores grow
 // by the square of what the usual amplitude would be with the logarithm times it; cos and sin keep
 // their length, unless attn_factor says otherwise, since mscale is the same number.
@@ -220,6 +216,10 @@ std::vector<double> RopeDivisors(const RopeScaling& scaling, uint32_t dims, doub
     out[i] /= ramp / scaling.factor + (1.0 - ramp);
   }
   return out;
+}
+
+double AmplitudeOfYarn(double factor, double scale) {
+  return factor <= 1.0 ? 1.0 : 1.0 + 0.1 * scale * Logarithm(factor);
 }
 
 double RopeAmplitude(const RopeScaling& scaling) {

@@ -60,6 +60,8 @@ absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, const Architec
 // LongRoPE that holds) may be empty.
 std::vector<double> RopeDivisors(const RopeScaling& scaling, uint32_t dims, double base,
                                  std::span<const float> factors);
+// The factor of cos and sin by YaRN: 1 + 0.1 * scale * ln(factor); 1 up to a factor of 1.
+double AmplitudeOfYarn(double factor, double scale);
 // The number that cos and sin are multiplied by.
 double RopeAmplitude(const RopeScaling& scaling);
 

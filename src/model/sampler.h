@@ -5,9 +5,8 @@
 // The order of operations (each is off by default):
 //   1. repetition penalty r on tokens of prompt and output: l > 0 ? l / r : l * r   (CTRL, 2019),
 //      which raises no l above kMostPenalised
-//   2. frequency penalty: l -= frequency * count; presence penalty: l -= presence if count > 0,
-//   where
-//      count is the number of times the token was output
+//   2. frequency penalty: l -= frequency * count; presence penalty: l -= presence if count > 0.
+//      A token's count is the number of times it was output
 //   3. logit_bias: l += bias
 //   4. the mask of a grammar: tokens that may not come next get -infinity
 //   5. min_tokens: end-of-generation and stop tokens get -infinity while index < min_tokens, unless

@@ -7,6 +7,7 @@
 
 #include "kernels/embed.h"
 #include "src/model/encode_matrix.h"
+#include "src/model/gguf_nvfp4.h"
 #include "src/model/weight_checks.h"
 
 namespace baton::model {

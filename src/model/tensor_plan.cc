@@ -557,10 +557,6 @@ WeightType WeightTypeOf(const GgufTensor& tensor) {
   return WeightType::kF32;
 }
 
-bool IsNvfp4(const GgufTensor& tensor) {
-  return tensor.type->id == static_cast<uint32_t>(GgmlType::kNvfp4);
-}
-
 Nvfp4Rows Nvfp4RowsOf(const GgufTensor& tensor) {
   return {.bytes = tensor.data,
           .n = static_cast<uint32_t>(tensor.num_elements() / tensor.dims[0]),

@@ -135,7 +135,6 @@ std::vector<float> QkvBiasOf(const LayerTensors& tensors);
 // kBf16.
 kernels::WeightType WeightTypeOf(const GgufTensor& tensor);
 
-bool IsNvfp4(const GgufTensor& tensor);
 Nvfp4Rows Nvfp4RowsOf(const GgufTensor& tensor);
 
 // A tensor in fp8: a matrix, or several one below the other.

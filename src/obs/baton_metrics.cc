@@ -193,10 +193,10 @@ void RegisterQueueMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
 }
 
 void RegisterKvMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
-  for (size_t i = 0; i < kKvBlockStates.size(); ++i) {
+  for (size_t i = 0; i < kBlockStateNames.size(); ++i) {
     metrics->kv_blocks[i] = registry->AddGauge(
         {"baton_kv_blocks", "KV blocks by state; the states sum to the size of the pool."},
-        {{"state", std::string(kKvBlockStates[i])}});
+        {{"state", std::string(kBlockStateNames[i])}});
   }
   for (size_t i = 0; i < kTransportNames.size(); ++i) {
     const MetricLabels labels = {{"transport", std::string(kTransportNames[i])}};

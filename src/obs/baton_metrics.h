@@ -10,15 +10,11 @@
 #include <optional>
 #include <string_view>
 
+#include "src/base/block_state_names.h"
 #include "src/obs/metrics.h"
 #include "src/obs/request_lifetime.h"
 
 namespace baton::obs {
-
-// The labels of baton_kv_blocks{state}, lowest precedence last (invariant I1 of the hand-off).
-inline constexpr std::array<std::string_view, 9> kKvBlockStates = {
-    "free",     "cached",    "computing", "bound",      "exported",
-    "reserved", "receiving", "draining",  "quarantined"};
 
 // The labels of baton_kv_transfer_*{transport}.
 inline constexpr std::array<std::string_view, 5> kTransportNames = {"local", "shm", "tcp", "nccl",
@@ -141,7 +137,7 @@ struct BatonMetrics {
   std::array<Histogram*, kRequestFinishNames.size()> e2e_request_latency_seconds;
   Histogram* inter_token_latency_seconds;                   // R
   std::array<Histogram*, kNumRequestStages> stage_seconds;  // R; use ObserveLifetime
-  std::array<Gauge*, kKvBlockStates.size()> kv_blocks;      // W: sum = the pool's size
+  std::array<Gauge*, kBlockStateNames.size()> kv_blocks;    // W: sum = the pool's size
   Gauge* kv_pool_blocks;   // W: its pool's size; R: of all decode workers
   Gauge* kv_block_tokens;  // W: tokens of a block; R: of the decode workers, 0 = there is none
   std::array<Counter*, kTransportNames.size()> kv_transfer_bytes_total;  // D

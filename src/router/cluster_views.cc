@@ -118,7 +118,7 @@ Topology TopologyOf(const WorkerRegistry& registry, size_t num_expected_models, 
   for (const auto& [lease, worker] : registry.workers()) {
     const WorkerDescription& description = worker.description;
     ProcessView view;
-    view.role = PoolRoleName(description.role);
+    view.role = WorkerRoleName(description.role);
     view.worker_id = description.name.worker_id;
     view.incarnation = fmt::format("{:016x}", description.name.incarnation.value());
     view.model = description.model->id;

@@ -80,7 +80,7 @@ PlacementQueue::Look PlacementQueue::Try(const Entry& entry, int64_t now_us,
   const uint64_t numerics_id = request->numerics_id;
   const uint32_t context = planner_->AnswerContextOf(*request, now_us);
   const bool is_of_prefill =
-      request->spec.embeds && planner_->RoleFor(*request) == PoolRole::kPrefill;
+      request->spec.embeds && planner_->RoleFor(*request) == WorkerRole::kPrefill;
   const bool blocked = is_of_prefill ? HasVectorClaim(*claims, model)
                                      : HasClaim(*claims, model, std::nullopt, context);
   const bool is_behind =

@@ -239,7 +239,6 @@ void RequestTable::ForgiveSilence(int64_t late_us) {
   }
 }
 
-// Gives the worker `on` back to clients; 0 = every worker.
 void RequestTable::EndShadows(LeaseId on) {
   if (num_shadows_ == 0) return;
   EndOwn([on](const RouterRequest& request) {

@@ -48,7 +48,7 @@ class RequestTable {
   void Cancel(RequestUid uid, CancelCause cause);
   // Ends every request with `code`.
   void FailAll(ErrorCode code);
-  // Gives the worker `on` back to clients; 0 = every worker.
+  // Ends the shadows on the worker `on`; 0 = on all.
   void EndShadows(LeaseId on);
   // Ends shadows and probes.
   void EndOwn(const std::function<bool(const RouterRequest&)>& is_meant);
@@ -63,7 +63,7 @@ class RequestTable {
   void CancelKept(RouterRequest& request);
   void GiveUpMove(RouterRequest& request);
 
-  // Nobody was heard for so long.
+  // The router itself stood still for `late_us`: its times move by that.
   void ForgiveSilence(int64_t late_us);
 
   // True once after requests ended: others may find room.

@@ -272,7 +272,7 @@ bool RoutePlanner::MayBecomeReady(const ModelInfo& model, uint64_t numerics_id,
 }
 
 std::optional<RequestError> RoutePlanner::UnableError(const RouterRequest& request) const {
-  const PoolRole role = RoleFor(request);
+  const WorkerRole role = RoleFor(request);
   bool any = false;
   bool any_follows = false;
   for (const auto& [lease, worker] : state_->registry.workers()) {
@@ -365,9 +365,9 @@ PlannedRoute RoutePlanner::Plan(const RouterRequest& request, const PlacementSta
   return planned;
 }
 
-PoolRole RoutePlanner::RoleFor(const RouterRequest& request) const {
+WorkerRole RoutePlanner::RoleFor(const RouterRequest& request) const {
   if (!request.spec.embeds || state_->config.mode == ServeMode::kAggregated) {
-    return PoolRole::kDecode;
+    return WorkerRole::kDecode;
   }
   bool prefill_leaves = false;
   bool decode_stays = false;
@@ -375,11 +375,11 @@ PoolRole RoutePlanner::RoleFor(const RouterRequest& request) const {
     const bool is_of_model = worker.description.model->id == request.spec.model->id;
     if (!is_of_model || !CanServe(worker, request)) continue;
     const bool drains = worker.load.draining;
-    if (worker.IsPrefill() && !drains) return PoolRole::kPrefill;
+    if (worker.IsPrefill() && !drains) return WorkerRole::kPrefill;
     prefill_leaves |= worker.IsPrefill();
     decode_stays |= !worker.IsPrefill() && !drains;
   }
-  return prefill_leaves && !decode_stays ? PoolRole::kPrefill : PoolRole::kDecode;
+  return prefill_leaves && !decode_stays ? WorkerRole::kPrefill : WorkerRole::kDecode;
 }
 
 bool RoutePlanner::IsServed(const RouterRequest& request) const {
@@ -396,7 +396,7 @@ void RoutePlanner::PlanEmbedding(const RouterRequest& request, PlannedRoute& pla
       .num_tokens = request.NumTokens(),
       .max_backlog_s = static_cast<double>(state_->config.prefill_wait_us) * 1e-6,
       .random = request.uid.lo};
-  if (RoleFor(request) == PoolRole::kPrefill) {
+  if (RoleFor(request) == WorkerRole::kPrefill) {
     table.decode_leases = table.prefill_leases;
   } else {
     table.prefill.clear();
@@ -466,7 +466,7 @@ uint32_t RoutePlanner::AnswerContextOf(const RouterRequest& request, int64_t now
 
 RequestError RoutePlanner::TooLargeError(const RouterRequest& request) const {
   const uint32_t answer_context = AnswerContextOf(request, state_->now_us);
-  const PoolRole role = RoleFor(request);
+  const WorkerRole role = RoleFor(request);
   const RegisteredWorker* largest = nullptr;
   for (const auto& [lease, worker] : state_->registry.workers()) {
     if (worker.description.role != role || worker.description.model->id != request.spec.model->id) {

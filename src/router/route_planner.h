@@ -27,7 +27,7 @@ class RoutePlanner {
   // The workers that may take it: for a vector the prefill workers, where the model has one that
   // gives vectors and does not drain, and the mode is not aggregated; else the decode workers.
   // Where all that give vectors drain, the prefill workers among them come first.
-  PoolRole RoleFor(const RouterRequest& request) const;
+  WorkerRole RoleFor(const RouterRequest& request) const;
   // One of those is alive and not about to leave.
   bool IsServed(const RouterRequest& request) const;
   // The session with such a one is up. One that registers and cannot be called has none.

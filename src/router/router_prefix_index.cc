@@ -1,7 +1,6 @@
 #include "src/router/router_prefix_index.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstdlib>
 #include <utility>
@@ -39,12 +38,6 @@ constexpr size_t kMinSlots = 64;
 constexpr size_t MaxEntriesOf(size_t num_slots) { return num_slots / 4 * 3; }
 
 }  // namespace
-
-std::string_view PrefixOutcomeName(PrefixOutcome outcome) {
-  constexpr std::array<std::string_view, 5> kNames = {"applied", "duplicate", "gap", "unsynced",
-                                                      "no worker"};
-  return kNames[static_cast<size_t>(outcome)];
-}
 
 void RouterPrefixIndex::FreeSlots::operator()(uint64_t* slots) const { std::free(slots); }
 

@@ -28,7 +28,6 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "kvcache/hash_chain.h"
@@ -48,7 +47,6 @@ enum class PrefixOutcome : uint8_t {
   kUnsynced,   // still no reset after a gap, or since the worker joined
   kNoWorker,
 };
-std::string_view PrefixOutcomeName(PrefixOutcome outcome);
 
 // See the file comment.
 class RouterPrefixIndex {

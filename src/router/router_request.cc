@@ -1,13 +1,14 @@
 #include "src/router/router_request.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
+
+#include "absl/strings/ascii.h"
 
 namespace baton::router {
 
 using kv::HandoffRequestState;
-using kv::kNumHandoffRequestStates;
+using kv::HandoffRequestStateName;
 using obs::RequestEvent;
 using obs::RequestStage;
 using scheduler::FinishReason;
@@ -27,11 +28,10 @@ WorkerBeside BesideOf(const RegisteredWorker& worker) {
 
 }  // namespace
 
-std::string_view RouterStateName(HandoffRequestState state) {
-  constexpr std::array<std::string_view, kNumHandoffRequestStates> kNames = {
-      "RECEIVED", "QUEUED",  "PLACING", "RESERVED", "PREFILLING", "TRANSFERRING",
-      "DECODING", "RECOVER", "DONE",    "FAILED",   "CANCELLED"};
-  return kNames[static_cast<size_t>(state)];
+std::string RouterStateName(HandoffRequestState state) {
+  std::string name(HandoffRequestStateName(state));
+  absl::AsciiStrToUpper(&name);
+  return name;
 }
 
 RouterRequest::RouterRequest(RequestUid uid_in, GenerateRequest spec_in,

@@ -31,7 +31,7 @@
 namespace baton::router {
 
 // "QUEUED", "PLACING", ...: as /debug/requests shows a request.
-std::string_view RouterStateName(kv::HandoffRequestState state);
+std::string RouterStateName(kv::HandoffRequestState state);
 
 // The place of a request among those whose KV is on its way: by prefill worker, decode worker, then
 // the time since when its KV is waited for.

@@ -9,6 +9,7 @@
 #include "scheduler/proposer.h"
 #include "src/base/limits.h"
 #include "src/base/wire_text.h"
+#include "src/base/worker_id.h"
 #include "src/base/xxh3.h"
 #include "src/text/tokenizer_spec.h"
 #include "src/text/utf8.h"
@@ -42,13 +43,6 @@ constexpr size_t kMaxPoolingBytes = 64;
 constexpr uint64_t kMaxHelloTokens = uint64_t{1} << 30;
 static_assert(kMaxHelloTokens >= limits::kMaxContextTokens);
 static_assert(kMaxHelloTokens >= limits::kMaxVocabTokens);
-
-bool IsWorkerId(std::string_view id) {
-  if (id.empty() || id.size() > kMaxWorkerIdBytes) return false;
-  return std::all_of(id.begin(), id.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
-  });
-}
 
 // The route policy compares numbers; equal texts give equal numbers.
 uint64_t IdOfText(const std::string& text) { return Xxh3Hash64(text); }
@@ -231,7 +225,8 @@ StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello, const Wire
   const v1::Fingerprint& fingerprint = hello.fingerprint();
   WorkerDescription worker;
   worker.name = {hello.worker().worker_id(), Incarnation(hello.worker().incarnation())};
-  worker.role = hello.role() == v1::WORKER_ROLE_PREFILL ? PoolRole::kPrefill : PoolRole::kDecode;
+  worker.role =
+      hello.role() == v1::WORKER_ROLE_PREFILL ? WorkerRole::kPrefill : WorkerRole::kDecode;
   worker.fingerprint.wire_min = fingerprint.wire_min();
   worker.fingerprint.wire_max = fingerprint.wire_max();
   worker.fingerprint.layout_id = fingerprint.layout_id();

@@ -52,7 +52,7 @@ void WorkerLeases::OnWorkerHello(LeaseId lease, WorkerDescription worker,
   if (const RegisteredWorker* former = state_->registry.FindByWorkerId(worker.name.worker_id)) {
     DropWorker(former->lease, "its next life has registered");
   }
-  BATON_LOG_INFO("{} worker {} joins with model {}, {} blocks, pid {}", PoolRoleName(worker.role),
+  BATON_LOG_INFO("{} worker {} joins with model {}, {} blocks, pid {}", WorkerRoleName(worker.role),
                  worker.name.worker_id, worker.model->id, worker.num_blocks, worker.pid);
   RegisteredWorker& added =
       state_->registry.Add(lease, std::move(worker), std::move(stream), now_us);

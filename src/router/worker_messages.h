@@ -14,9 +14,11 @@
 
 #include "kvcache/prefix_listener.h"
 #include "scheduler/route_policy.h"
+#include "src/base/block_state_names.h"
 #include "src/base/failed_part.h"
 #include "src/base/ids.h"
 #include "src/base/span_ids.h"
+#include "src/base/worker_role.h"
 #include "src/router/generate_request.h"
 #include "src/router/lease_id.h"
 #include "src/router/submit.h"
@@ -25,12 +27,6 @@
 #include "src/wire/sampling_params.h"
 
 namespace baton::router {
-
-// The role of a worker.
-enum class PoolRole : uint8_t { kPrefill, kDecode };
-inline std::string_view PoolRoleName(PoolRole role) {
-  return role == PoolRole::kPrefill ? "prefill" : "decode";
-}
 
 // One session of one registration; a lost session is opened again under the next epoch.
 struct SessionRef {
@@ -51,7 +47,7 @@ struct WorkerName {
 // A worker's hello. Checked by the codec: names, ranges and sizes are valid.
 struct WorkerDescription {
   WorkerName name;
-  PoolRole role = PoolRole::kDecode;
+  WorkerRole role = WorkerRole::kDecode;
   scheduler::WorkerFingerprint fingerprint;  // hashes of the texts below
   std::string weights_text;                  // weights_id as sent
   std::string layout_text;                   // readable layout, for refusals
@@ -87,25 +83,20 @@ struct WorkerDescription {
   }
 };
 
-// Block states in the order of BlockCounts.
-inline constexpr std::array<std::string_view, 9> kBlockStateNames = {
-    "free",     "cached",    "computing", "bound",      "exported",
-    "reserved", "receiving", "draining",  "quarantined"};
-
 // A worker's heartbeat.
 struct WorkerLoadReport {
-  bool ready = false;                   // a request would be served now
-  bool draining = false;                // no new requests
-  uint32_t running = 0;                 // sequences that decode, or are ready to
-  uint32_t waiting = 0;                 // prompts that wait or are computed
-  uint64_t backlog_tokens = 0;          // prompt tokens accepted and not yet computed
-  uint32_t num_blocks = 0;              // of the pool
-  std::array<uint32_t, 9> blocks = {};  // by kBlockStateNames
-  float prefill_tokens_per_s = 0;       // measured; 0 = unknown
-  uint32_t step_us = 0;                 // average of a decode step; 0 = unknown
-  uint32_t batch_limit = 0;             // streams beyond which more add no throughput; 0 = not told
-  std::vector<LinkView> links;          // data connections that this worker dialled
-  uint64_t sequence_number = 0;         // of this report within the lease stream, from 1
+  bool ready = false;           // a request would be served now
+  bool draining = false;        // no new requests
+  uint32_t running = 0;         // sequences that decode, or are ready to
+  uint32_t waiting = 0;         // prompts that wait or are computed
+  uint64_t backlog_tokens = 0;  // prompt tokens accepted and not yet computed
+  uint32_t num_blocks = 0;      // of the pool
+  std::array<uint32_t, kBlockStateNames.size()> blocks = {};
+  float prefill_tokens_per_s = 0;  // measured; 0 = unknown
+  uint32_t step_us = 0;            // average of a decode step; 0 = unknown
+  uint32_t batch_limit = 0;        // streams beyond which more add no throughput; 0 = not told
+  std::vector<LinkView> links;     // data connections that this worker dialled
+  uint64_t sequence_number = 0;    // of this report within the lease stream, from 1
 };
 
 // PrefixEvents of worker.proto: changes in order, the first of them numbered first_sequence.

@@ -61,7 +61,7 @@ struct PoolSpeeds {
   double fastest = 0;
 };
 
-PoolSpeeds SpeedsOf(const std::map<LeaseId, RegisteredWorker>& workers, PoolRole role,
+PoolSpeeds SpeedsOf(const std::map<LeaseId, RegisteredWorker>& workers, WorkerRole role,
                     std::string_view model_id) {
   PoolSpeeds speeds;
   double sum = 0;
@@ -306,7 +306,7 @@ bool WorkerRegistry::Remove(LeaseId lease, int64_t now_us) {
   if (removed == workers_.end()) return false;
   const WorkerDescription& description = removed->second.description;
   const std::string worker_id = description.name.worker_id;
-  if (description.role == PoolRole::kDecode && gone_.size() < kMaxWorkers) {
+  if (description.role == WorkerRole::kDecode && gone_.size() < kMaxWorkers) {
     gone_[worker_id] = {description.model->id, description.max_context, now_us};
   }
   workers_.erase(removed);
@@ -354,7 +354,7 @@ void WorkerRegistry::OnLoad(RegisteredWorker& worker, WorkerLoadReport load, int
   if (drain_changed) SendPeerLists();
 }
 
-bool WorkerRegistry::Serves(std::string_view model_id, PoolRole role) const {
+bool WorkerRegistry::Serves(std::string_view model_id, WorkerRole role) const {
   return std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
     const WorkerDescription& description = entry.second.description;
     return description.role == role && description.model->id == model_id &&
@@ -362,7 +362,7 @@ bool WorkerRegistry::Serves(std::string_view model_id, PoolRole role) const {
   });
 }
 
-bool WorkerRegistry::HasSession(std::string_view model_id, PoolRole role) const {
+bool WorkerRegistry::HasSession(std::string_view model_id, WorkerRole role) const {
   return std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
     const WorkerDescription& description = entry.second.description;
     return description.role == role && description.model->id == model_id &&
@@ -387,8 +387,8 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, int64_t now_us,
   table.decode.reserve(workers_.size());
   table.decode_leases.reserve(workers_.size());
   decode_rows.reserve(workers_.size());
-  PoolSpeeds decode_speeds = SpeedsOf(workers_, PoolRole::kDecode, model_id);
-  PoolSpeeds prefill_speeds = SpeedsOf(workers_, PoolRole::kPrefill, model_id);
+  PoolSpeeds decode_speeds = SpeedsOf(workers_, WorkerRole::kDecode, model_id);
+  PoolSpeeds prefill_speeds = SpeedsOf(workers_, WorkerRole::kPrefill, model_id);
   if (pools == SpeedPools::kBoth) {
     const PoolSpeeds of_decode = decode_speeds;
     Join(prefill_speeds, &decode_speeds);

@@ -82,7 +82,7 @@ struct RegisteredWorker {
 
   // Nothing runs or waits there, of this router or another.
   bool IsIdle() const { return num_requests == 0 && load.running == 0 && load.waiting == 0; }
-  bool IsPrefill() const { return description.role == PoolRole::kPrefill; }
+  bool IsPrefill() const { return description.role == WorkerRole::kPrefill; }
   // Prompt tokens to compute there, of this router and others. A report is up to a heartbeat old:
   // what was computed since then waits no more.
   uint64_t BacklogTokens() const {
@@ -166,9 +166,9 @@ class WorkerRegistry {
   // Takes a heartbeat in.
   void OnLoad(RegisteredWorker& worker, WorkerLoadReport load, int64_t now_us);
   // True while a worker of that model and role is alive and not about to leave.
-  bool Serves(std::string_view model_id, PoolRole role) const;
+  bool Serves(std::string_view model_id, WorkerRole role) const;
   // True while the session with such a worker is up.
-  bool HasSession(std::string_view model_id, PoolRole role) const;
+  bool HasSession(std::string_view model_id, WorkerRole role) const;
   // Leases silent for limits::kDeadUs.
   std::vector<LeaseId> Dead(int64_t now_us) const;
 

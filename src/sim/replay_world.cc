@@ -20,7 +20,6 @@ using loadgen::Summarize;
 using loadgen::TraceRow;
 using router::GenerateRequest;
 using router::ModelInfo;
-using router::PoolRole;
 using router::RouterCoreConfig;
 using scheduler::SchedulerConfig;
 
@@ -65,8 +64,8 @@ ReplayWorld::ReplayWorld(const ReplayOptions& options)
 StatusOr<ReplayReport> ReplayWorld::Run() {
   first_us_ = events_.now_us() + kBootUs;
   while (events_.now_us() < first_us_) events_.RunNext();
-  const int64_t prefill_before_us = BusyUs(PoolRole::kPrefill);
-  const int64_t decode_before_us = BusyUs(PoolRole::kDecode);
+  const int64_t prefill_before_us = BusyUs(WorkerRole::kPrefill);
+  const int64_t decode_before_us = BusyUs(WorkerRole::kDecode);
   const int64_t last_start_us = options_.rows->empty() ? 0 : options_.rows->back().start_us;
   const int64_t deadline_us = first_us_ + last_start_us + kDrainUs;
   Arrive(0);
@@ -76,12 +75,12 @@ StatusOr<ReplayReport> ReplayWorld::Run() {
   }
   BATON_RETURN_IF_ERROR(failure_);
   const auto elapsed_us = static_cast<double>(std::max<int64_t>(1, last_us_ - first_us_));
-  const auto share = [&](PoolRole role, int64_t before_us, uint32_t num_workers) {
+  const auto share = [&](WorkerRole role, int64_t before_us, uint32_t num_workers) {
     const auto busy_us = static_cast<double>(BusyUs(role) - before_us);
     return num_workers == 0 ? 0 : busy_us / elapsed_us / num_workers;
   };
-  report_.prefill_busy = share(PoolRole::kPrefill, prefill_before_us, options_.num_prefill);
-  report_.decode_busy = share(PoolRole::kDecode, decode_before_us, options_.num_decode);
+  report_.prefill_busy = share(WorkerRole::kPrefill, prefill_before_us, options_.num_prefill);
+  report_.decode_busy = share(WorkerRole::kDecode, decode_before_us, options_.num_decode);
   report_.simulated_s = elapsed_us * 1e-6;
   report_.num_events = events_.num_run();
   report_.ttft_ms = Summarize(std::move(ttft_ms_));
@@ -92,7 +91,7 @@ StatusOr<ReplayReport> ReplayWorld::Run() {
   return report_;
 }
 
-int64_t ReplayWorld::BusyUs(PoolRole role) const {
+int64_t ReplayWorld::BusyUs(WorkerRole role) const {
   int64_t sum_us = 0;
   for (const auto& worker : workers_) sum_us += worker->role() == role ? worker->busy_us() : 0;
   return sum_us;
@@ -118,7 +117,7 @@ void ReplayWorld::MakeProcesses() {
   for (uint32_t i = 0; i < num_workers; ++i) {
     const bool prefills = i < options_.num_prefill;
     SimWorkerOptions made;
-    made.role = prefills ? PoolRole::kPrefill : PoolRole::kDecode;
+    made.role = prefills ? WorkerRole::kPrefill : WorkerRole::kDecode;
     made.num_blocks = worker.num_blocks;
     made.max_running = SchedulerConfig().max_running;
     made.seed = StreamSeed(options_.seed, DrawPurpose::kWorker, i);

@@ -33,7 +33,7 @@ class ReplayWorld {
   void Ask(size_t row_idx);
   void OnEnd(const ReplayClient& client);
   std::vector<TokenId> Prompt(const loadgen::TraceRow& row, size_t row_idx) const;
-  int64_t BusyUs(router::PoolRole role) const;
+  int64_t BusyUs(WorkerRole role) const;
 
   const ReplayOptions options_;
   Status failure_;

@@ -11,8 +11,6 @@ using engine::RequestKind;
 using engine::RequestSpec;
 using engine::RequestStatus;
 using engine::TokenEvent;
-using kv::BlockState;
-using kv::kNumBlockStates;
 using kv::LinkInfo;
 using kv::TransportKind;
 using router::LinkKind;
@@ -114,14 +112,12 @@ WorkerRequestStatus ToWorkerStatus(const RequestStatus& status) {
 
 WorkerLoadReport ToLoadReport(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links) {
   const SchedulerLoad& scheduler = snapshot.scheduler;
-  const auto of = [&](BlockState state) { return snapshot.blocks.of(state); };
   WorkerLoadReport report;
   report.running = scheduler.num_running;
   report.waiting = scheduler.num_waiting + scheduler.num_prefilling;
   report.backlog_tokens = scheduler.backlog_tokens;
   report.num_blocks = snapshot.blocks.total;
-  // By kBlockStateNames, which is the order of BlockState.
-  for (size_t i = 0; i < kNumBlockStates; ++i) report.blocks[i] = of(static_cast<BlockState>(i));
+  report.blocks = snapshot.blocks.by_state;
   report.prefill_tokens_per_s = snapshot.prefill_tokens_per_s;
   report.step_us =
       static_cast<uint32_t>(std::clamp<int64_t>(snapshot.decode_step_us, 0, UINT32_MAX));

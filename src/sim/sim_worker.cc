@@ -44,9 +44,7 @@ using kv::kNumBlockStates;
 using kv::KvArena;
 using model::ForwardModel;
 using router::IsTerminal;
-using router::PoolRole;
 using router::WorkerToken;
-using scheduler::SchedulerRole;
 
 namespace {
 
@@ -101,8 +99,7 @@ SimWorker::~SimWorker() { core_.reset(); }
 
 EngineConfig SimWorker::MakeConfig() const {
   EngineConfig config;
-  const bool prefills = options_.role == PoolRole::kPrefill;
-  config.scheduler.role = prefills ? SchedulerRole::kPrefill : SchedulerRole::kDecode;
+  config.scheduler.role = options_.role;
   config.scheduler.max_batch_tokens = 128;
   config.scheduler.max_chunk = 64;
   config.scheduler.max_running = options_.max_running;

@@ -32,7 +32,7 @@ inline constexpr uint32_t kSimContext = 1024;
 
 // How a worker is made; constant.
 struct SimWorkerOptions {
-  router::PoolRole role = router::PoolRole::kDecode;
+  WorkerRole role = WorkerRole::kDecode;
   uint32_t num_blocks = 192;
   uint32_t max_running = 48;
   uint64_t seed = 1;
@@ -88,7 +88,7 @@ class SimWorker final : private engine::EngineListener {
   SimTransport& transport() { return transport_; }
   const engine::EngineCore* core() const { return core_.get(); }  // null while dead
   Incarnation incarnation() const { return incarnation_; }
-  router::PoolRole role() const { return options_.role; }
+  WorkerRole role() const { return options_.role; }
   bool leaving() const { return leaving_; }
   uint32_t num_blocks() const { return options_.num_blocks; }
   uint64_t num_turns() const { return num_turns_; }

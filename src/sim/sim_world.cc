@@ -12,7 +12,6 @@ using obs::kResumeReasonNames;
 using obs::kResumeSourceNames;
 using router::ErrorCode;
 using router::ErrorNameOf;
-using router::PoolRole;
 using router::RouterCore;
 using router::RouterCoreConfig;
 
@@ -91,7 +90,7 @@ void SimWorld::MakeProcesses() {
   }
   for (uint32_t i = 0; i < shape.num_workers(); ++i) {
     SimWorkerOptions worker;
-    worker.role = i < shape.num_prefill ? PoolRole::kPrefill : PoolRole::kDecode;
+    worker.role = i < shape.num_prefill ? WorkerRole::kPrefill : WorkerRole::kDecode;
     worker.num_blocks = options_.num_blocks;
     worker.seed = StreamSeed(options_.seed, DrawPurpose::kWorker, i);
     worker.model = SimModelInfo();

@@ -1,10 +1,9 @@
 #include "src/worker/advertise.h"
 
-#include <algorithm>
-
 #include "kvcache/transport/transport_types.h"
 #include "src/base/host_port.h"
 #include "src/base/limits.h"
+#include "src/base/worker_id.h"
 
 namespace baton::worker {
 
@@ -27,14 +26,8 @@ std::string PortOf(const std::string& address) { return address.substr(address.r
 std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
 
 Status CheckWorkerId(const std::string& id) {
-  const bool valid = !id.empty() && id.size() <= kMaxWorkerIdBytes &&
-                     std::all_of(id.begin(), id.end(), [](char c) {
-                       return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
-                     });
-  if (!valid) {
-    return InvalidArgument("--worker-id '{}' is not 1 to {} of [a-z0-9-]", id, kMaxWorkerIdBytes);
-  }
-  return OkStatus();
+  if (IsWorkerId(id)) return OkStatus();
+  return InvalidArgument("--worker-id '{}' is not 1 to {} of [a-z0-9-]", id, kMaxWorkerIdBytes);
 }
 
 Status CheckAdvertise(const std::string& advertise) {

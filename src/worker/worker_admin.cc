@@ -32,7 +32,6 @@ using kv::TransportStats;
 using obs::AddMetricAliases;
 using obs::AdminProviders;
 using obs::AdminServer;
-using obs::kKvBlockStates;
 using obs::MetricAliasRole;
 using obs::RegisterBatonMetrics;
 using obs::RegisterSpanMetrics;
@@ -51,12 +50,6 @@ constexpr int64_t kUseIsOverUs = 10'000'000;
 constexpr size_t kPrefillOnly = 0;
 constexpr size_t kDecodeOnly = 1;
 constexpr size_t kMixed = 2;
-
-// The engine's block states in the order of kKvBlockStates.
-constexpr std::array<BlockState, kKvBlockStates.size()> kStates = {
-    BlockState::kFree,      BlockState::kCached,   BlockState::kComputing,
-    BlockState::kBound,     BlockState::kExported, BlockState::kReserved,
-    BlockState::kReceiving, BlockState::kDraining, BlockState::kQuarantined};
 
 // The label of baton_kv_ipc_faults_total{reason}.
 constexpr std::array<std::string_view, 3> kIpcFaultNames = {"late", "protocol", "overrun"};
@@ -295,8 +288,8 @@ void WorkerAdmin::Refresh() {
   metrics_.requests_running->Set(now.scheduler.num_running + now.scheduler.num_prefilling +
                                  now.scheduler.num_prompt_done);
   metrics_.requests_waiting->Set(now.scheduler.num_waiting);
-  for (size_t i = 0; i < kStates.size(); ++i) {
-    metrics_.kv_blocks[i]->Set(now.blocks.of(kStates[i]));
+  for (size_t i = 0; i < kBlockStateNames.size(); ++i) {
+    metrics_.kv_blocks[i]->Set(now.blocks.by_state[i]);
   }
   metrics_.kv_pool_blocks->Set(now.blocks.total);
   metrics_.batch_limit->Set(now.scheduler.batch_limit);

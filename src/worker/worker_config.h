@@ -10,6 +10,7 @@
 #include "kvcache/kv_layout.h"
 #include "kvcache/transport/transport_types.h"
 #include "src/base/limits.h"
+#include "src/base/worker_role.h"
 #include "src/device/device.h"
 #include "src/engine/speculator.h"
 #include "src/http/site_rules.h"
@@ -18,12 +19,6 @@
 #include "src/tls/tls_files.h"
 
 namespace baton::worker {
-
-// The role of a worker.
-enum class WorkerRole : uint8_t { kPrefill = 0, kDecode = 1 };
-inline const char* WorkerRoleName(WorkerRole role) {
-  return role == WorkerRole::kPrefill ? "prefill" : "decode";
-}
 
 // See the file comment. Addresses are "host:port"; port 0 = any free one.
 struct WorkerConfig {

@@ -112,7 +112,6 @@ using rpc::TakeOverGrpcLog;
 using rpc::TakeOverProtobufLog;
 using scheduler::RooflineModel;
 using scheduler::SchedulerConfig;
-using scheduler::SchedulerRole;
 using scheduler::StepShape;
 using scheduler::StepWeights;
 using text::GrammarCache;
@@ -376,7 +375,7 @@ SchedulerConfig WorkerProcess::Parts::SchedulerLimits() const {
   SchedulerConfig limits;
   limits.max_batch_tokens = kMaxBatchTokens;
   const bool prefills = config.role == WorkerRole::kPrefill;
-  limits.role = prefills ? SchedulerRole::kPrefill : SchedulerRole::kDecode;
+  limits.role = config.role;
   limits.max_running = config.max_batch;
   limits.itl_objective_us = config.itl_objective_us;
   if (prefills) limits.max_prefilling = std::min(limits.max_prefilling, config.max_batch);

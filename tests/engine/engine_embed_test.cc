@@ -12,7 +12,6 @@ namespace baton::engine {
 using model::Pooling;
 using model::RowPool;
 using scheduler::FinishReason;
-using scheduler::SchedulerRole;
 
 namespace {
 
@@ -46,8 +45,7 @@ void ExpectEmbedded(HandWorker* worker, const RequestSpec& spec, Pooling pooling
 
 TEST(EngineEmbedTest, ChunksBatchesRolesAndAFilledCacheChangeNoBit) {
   for (const Pooling pooling : kPoolings) {
-    for (const SchedulerRole role :
-         {SchedulerRole::kPrefill, SchedulerRole::kDecode, SchedulerRole::kAggregated}) {
+    for (const WorkerRole role : {WorkerRole::kPrefill, WorkerRole::kDecode}) {
       for (const uint32_t max_chunk : {4u, 12u, 100u}) {
         HandRig rig;
         HandWorker* worker = rig.Add({.role = role, .max_chunk = max_chunk, .pooling = pooling});
@@ -114,7 +112,7 @@ TEST(EngineEmbedTest, WhatMakesNoSenseIsRefused) {
 TEST(EngineEmbedTest, ACancelFreesItsBlocks) {
   HandRig rig;
   HandWorker* worker =
-      rig.Add({.role = SchedulerRole::kPrefill, .max_chunk = 4, .pooling = Pooling::kMean});
+      rig.Add({.role = WorkerRole::kPrefill, .max_chunk = 4, .pooling = Pooling::kMean});
   const RequestSpec spec = Embedded(1, 100);
   worker->Start(spec);
   for (int i = 0; i < 3; ++i) worker->Turn();

@@ -11,7 +11,6 @@ using kv::LocalHub;
 using kv::TransportKind;
 using kv::TransportKindName;
 using scheduler::FinishReason;
-using scheduler::SchedulerRole;
 
 namespace {
 
@@ -73,10 +72,8 @@ TEST_P(EngineExactTransportTest, DisaggregatedEqualsAggregatedBitForBit) {
     LiveWorker worker(file, {}, &hub, &wire);
     alone = RunAggregated(&worker, specs);
   }
-  LiveWorker p(file, {.role = SchedulerRole::kPrefill, .kind = kind, .incarnation = 11}, &hub,
-               &wire);
-  LiveWorker d(file, {.role = SchedulerRole::kDecode, .kind = kind, .incarnation = 12}, &hub,
-               &wire);
+  LiveWorker p(file, {.role = WorkerRole::kPrefill, .kind = kind, .incarnation = 11}, &hub, &wire);
+  LiveWorker d(file, {.role = WorkerRole::kDecode, .kind = kind, .incarnation = 12}, &hub, &wire);
   p.Connect(d);
   uint64_t bytes = 0;
   for (const RequestSpec& spec : specs) {
@@ -128,14 +125,14 @@ TEST(EngineExactTest, LentCoresChangeNoBit) {
   const auto d_cores = *device::CoreShare::Attach(budget->fd(), 1);
   {
     LiveWorker p(file,
-                 {.role = SchedulerRole::kPrefill,
+                 {.role = WorkerRole::kPrefill,
                   .num_threads = 3,
                   .kind = TransportKind::kLocal,
                   .incarnation = 11,
                   .cores = p_cores.get()},
                  &hub, &wire);
     LiveWorker d(file,
-                 {.role = SchedulerRole::kDecode,
+                 {.role = WorkerRole::kDecode,
                   .num_threads = 3,
                   .kind = TransportKind::kLocal,
                   .incarnation = 12,
@@ -217,11 +214,10 @@ TEST(EngineExactTest, GuessedTokensChangeNoBit) {
     for (size_t i = 0; i < specs.size(); ++i) ExpectSameBits(on[i], off[i], specs[i]);
     EXPECT_GT(worker.engine().Snapshot().accepted_tokens, 20u);
   }
-  LiveWorker p(file,
-               {.role = SchedulerRole::kPrefill, .kind = TransportKind::kShm, .incarnation = 21},
+  LiveWorker p(file, {.role = WorkerRole::kPrefill, .kind = TransportKind::kShm, .incarnation = 21},
                &hub, &wire);
   LiveWorker d(file,
-               {.role = SchedulerRole::kDecode,
+               {.role = WorkerRole::kDecode,
                 .kind = TransportKind::kShm,
                 .incarnation = 22,
                 .speculate = SpeculateMode::kNgram},
@@ -272,10 +268,10 @@ TEST(EngineExactTest, Q8GivesTheSameBitsOnEveryPath) {
   uint64_t incarnation = 31;
   for (const TransportKind kind : {TransportKind::kShm, TransportKind::kTcp}) {
     LiveOptions options = {.kv_dtype = KvDtype::kQ8, .kind = kind};
-    options.role = SchedulerRole::kPrefill;
+    options.role = WorkerRole::kPrefill;
     options.incarnation = incarnation++;
     LiveWorker p(file, options, &hub, &wire);
-    options.role = SchedulerRole::kDecode;
+    options.role = WorkerRole::kDecode;
     options.incarnation = incarnation++;
     LiveWorker d(file, options, &hub, &wire);
     p.Connect(d);

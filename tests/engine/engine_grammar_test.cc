@@ -13,7 +13,6 @@
 namespace baton::engine {
 
 using scheduler::FinishReason;
-using scheduler::SchedulerRole;
 using text::Grammar;
 using text::GrammarState;
 using wire::GrammarKind;
@@ -105,8 +104,8 @@ TEST(EngineGrammarTest, ALengthCutsAnAnswerInItsMiddle) {
 TEST(EngineGrammarTest, TheHandOffGivesTheSameTokensForEveryChoice) {
   device::ThreadPool pool(3);
   HandRig rig;
-  HandWorker* p = rig.Add({.role = SchedulerRole::kPrefill, .guides = &Toy().guides});
-  HandWorker* d = rig.Add({.role = SchedulerRole::kDecode, .guides = &Toy().guides, .pool = &pool});
+  HandWorker* p = rig.Add({.role = WorkerRole::kPrefill, .guides = &Toy().guides});
+  HandWorker* d = rig.Add({.role = WorkerRole::kDecode, .guides = &Toy().guides, .pool = &pool});
   std::vector<RequestSpec> specs;
   for (const uint32_t length : {1u, 6u, 40u}) {
     RequestSpec spec = Constrained(specs.size() + 1, length, 40);
@@ -260,8 +259,8 @@ TEST(EngineGrammarTest, APromptThatWaitsKeepsTheStateOfItsHit) {
 TEST(EngineGrammarTest, ADecodeWorkerWaitsWithThatChoiceAlone) {
   SlowGrammars slow;
   HandRig rig;
-  HandWorker* p = rig.Add({.role = SchedulerRole::kPrefill, .guides = &Toy().guides});
-  HandWorker* d = rig.Add({.role = SchedulerRole::kDecode, .guides = &slow.guides});
+  HandWorker* p = rig.Add({.role = WorkerRole::kPrefill, .guides = &Toy().guides});
+  HandWorker* d = rig.Add({.role = WorkerRole::kDecode, .guides = &slow.guides});
   RequestSpec guided = Constrained(1, 40, 40);
   guided.num_choices = 2;
   const RequestSpec cancelled = Constrained(2, 12, 40);

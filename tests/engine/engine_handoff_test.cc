@@ -11,12 +11,11 @@ namespace baton::engine {
 
 using kv::TransportKind;
 using scheduler::FinishReason;
-using scheduler::SchedulerRole;
 
 namespace {
 
-constexpr HandWorkerOptions kPrefill{.role = SchedulerRole::kPrefill};
-constexpr HandWorkerOptions kDecode{.role = SchedulerRole::kDecode};
+constexpr HandWorkerOptions kPrefill{.role = WorkerRole::kPrefill};
+constexpr HandWorkerOptions kDecode{.role = WorkerRole::kDecode};
 
 // A pair of workers.
 struct Pair {
@@ -207,7 +206,7 @@ TEST(EngineHandoffTest, OneChoiceMayEndAtItsFirstTokenWhileAnotherGoesOn) {
 }
 
 TEST(EngineHandoffTest, ADecodeWorkerWithoutRoomRejectsAtOnce) {
-  Pair pair(kPrefill, {.role = SchedulerRole::kDecode, .num_blocks = 20});
+  Pair pair(kPrefill, {.role = WorkerRole::kDecode, .num_blocks = 20});
   const RequestSpec large = ToyRequest(1, 60, 4);
   const RequestSpec second = ToyRequest(2, 60, 4);
   pair.d->Start(ForPeer(large, RequestKind::kDest, *pair.p));
@@ -258,7 +257,7 @@ const Cut kCuts[] = {
 
 // Cuts one hand-off after `rounds` rounds and lets every lease run out.
 void RunCut(const Cut& cut, uint32_t rounds) {
-  Pair pair({.role = SchedulerRole::kPrefill, .max_chunk = 8});
+  Pair pair({.role = WorkerRole::kPrefill, .max_chunk = 8});
   RequestSpec spec = ToyRequest(1, 30, 6);
   spec.num_choices = 1 + rounds % 2;
   pair.Start(spec);
@@ -298,7 +297,7 @@ TEST(EngineHandoffTest, AWorkerWhoseRequestsFailIsIdleInTheNextTurns) {
     const bool is_alone = i / 2 % 2 == 1;  // the other one has left before
     const uint32_t rounds = i / 4;
     SCOPED_TRACE(testing::Message() << by_prefill << " " << is_alone << " after " << rounds);
-    HandWorkerOptions p_options{.role = SchedulerRole::kPrefill, .max_chunk = 8};
+    HandWorkerOptions p_options{.role = WorkerRole::kPrefill, .max_chunk = 8};
     p_options.strand_us = 3'000'000;
     Pair pair(p_options);
     pair.Start(ToyRequest(1, 30, 6));
@@ -326,7 +325,7 @@ TEST(EngineHandoffTest, AWorkerWhoseRequestsFailIsIdleInTheNextTurns) {
 TEST(EngineHandoffTest, AWorkerThatGivesUpIsNoFaultOfTheHandOff) {
   for (const bool by_prefill : {true, false}) {
     SCOPED_TRACE(by_prefill);
-    Pair pair({.role = SchedulerRole::kPrefill, .max_chunk = 8});
+    Pair pair({.role = WorkerRole::kPrefill, .max_chunk = 8});
     const RequestSpec spec = ToyRequest(1, 30, 6);
     pair.Start(spec);
     pair.rig.Round();
@@ -350,7 +349,7 @@ TEST(EngineHandoffTest, AWorkerThatGivesUpIsNoFaultOfTheHandOff) {
 TEST(EngineHandoffTest, TheSameAttemptAgainBehindItsCancelEndsInAStateOfItsOwn) {
   for (uint32_t rounds = 0; rounds < 16; ++rounds) {
     SCOPED_TRACE(rounds);
-    Pair pair({.role = SchedulerRole::kPrefill, .max_chunk = 8});
+    Pair pair({.role = WorkerRole::kPrefill, .max_chunk = 8});
     const RequestSpec spec = ToyRequest(1, 30, 6);
     pair.Start(spec);
     for (uint32_t i = 0; i < rounds; ++i) pair.rig.Round();
@@ -444,10 +443,10 @@ TEST(EngineHandoffTest, TwoHundredRequestsThroughTinyPoolsUnderFaults) {
           : 20260;
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
-  HandWorkerOptions p{.role = SchedulerRole::kPrefill, .num_blocks = 48, .max_chunk = 16};
+  HandWorkerOptions p{.role = WorkerRole::kPrefill, .num_blocks = 48, .max_chunk = 16};
   p.faults = {.duplicate_slice = 0.05, .corrupt_slice = 0.03, .duplicate_control = 0.1};
   p.fault_seed = seed;
-  HandWorkerOptions d{.role = SchedulerRole::kDecode, .num_blocks = 40};
+  HandWorkerOptions d{.role = WorkerRole::kDecode, .num_blocks = 40};
   d.faults = {.duplicate_control = 0.1};
   Pair pair(p, d);
   uint32_t num_finished = 0;
@@ -502,7 +501,7 @@ void RunLossy(Pair* pair, int64_t ms, const std::function<void()>& step) {
   }
 }
 
-constexpr HandWorkerOptions kLossyPrefill{.role = SchedulerRole::kPrefill,
+constexpr HandWorkerOptions kLossyPrefill{.role = WorkerRole::kPrefill,
                                           .faults = {.drop_slice = 1}};
 
 // A slow connection delivers what was queued before, for longer than a silent one is waited for.

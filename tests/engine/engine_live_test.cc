@@ -16,7 +16,6 @@ namespace baton::engine {
 using kv::KvArena;
 using kv::KvTransport;
 using kv::LocalHub;
-using scheduler::SchedulerRole;
 
 namespace {
 
@@ -134,7 +133,7 @@ struct DecodeEngine {
         kv(KvStore::OnHost(arena.get())) {
     transport = hub->Attach("decode-" + std::to_string(number), incarnation, arena.get());
     EngineConfig config;
-    config.scheduler.role = SchedulerRole::kDecode;
+    config.scheduler.role = WorkerRole::kDecode;
     config.scheduler.max_batch_tokens = 128;
     config.scheduler.max_running = 32;
     config.max_context = 200;

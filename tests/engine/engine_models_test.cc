@@ -13,7 +13,6 @@ using kv::TransportKind;
 using model::GgufFile;
 using model::GoldenPath;
 using model::OpenModelFile;
-using scheduler::SchedulerRole;
 
 namespace {
 
@@ -36,13 +35,13 @@ class EngineModelsTest : public ::testing::TestWithParam<const char*> {
 TEST_P(EngineModelsTest, DisaggregatedEqualsAggregatedBitForBit) {
   LiveWorker alone(*file_, {.max_context = kContext, .incarnation = 1}, &hub_, &wire_);
   LiveWorker p(*file_,
-               {.role = SchedulerRole::kPrefill,
+               {.role = WorkerRole::kPrefill,
                 .kind = TransportKind::kLocal,
                 .max_context = kContext,
                 .incarnation = 2},
                &hub_, &wire_);
   LiveWorker d(*file_,
-               {.role = SchedulerRole::kDecode,
+               {.role = WorkerRole::kDecode,
                 .kind = TransportKind::kLocal,
                 .max_context = kContext,
                 .incarnation = 3},

@@ -14,16 +14,15 @@ namespace baton::engine {
 using device::StageSink;
 using device::StepStage;
 using namespace kv;  // NOLINT(google-build-using-namespace)
-using scheduler::SchedulerRole;
 
 namespace {
 
 // A prefill worker and two decode workers.
 struct Cluster {
   explicit Cluster(int64_t strand_us = 2'000'000)
-      : p(rig.Add({.role = SchedulerRole::kPrefill, .strand_us = strand_us})),
-        d(rig.Add({.role = SchedulerRole::kDecode})),
-        other(rig.Add({.role = SchedulerRole::kDecode})) {}
+      : p(rig.Add({.role = WorkerRole::kPrefill, .strand_us = strand_us})),
+        d(rig.Add({.role = WorkerRole::kDecode})),
+        other(rig.Add({.role = WorkerRole::kDecode})) {}
 
   // Runs `spec` until the decode worker has sampled `num_tokens`.
   bool RunTo(const RequestSpec& spec, size_t num_tokens) {
@@ -228,8 +227,8 @@ TEST(EngineOrdersTest, AllGrantsOfOneStepFindTheirRequests) {
   constexpr uint64_t kNumRequests = GrantPark::kCapacity + 36;
   OnceInStep in_step;
   HandRig rig;
-  HandWorker* const p = rig.Add({.role = SchedulerRole::kPrefill, .stages = &in_step});
-  HandWorker* const d = rig.Add({.role = SchedulerRole::kDecode});
+  HandWorker* const p = rig.Add({.role = WorkerRole::kPrefill, .stages = &in_step});
+  HandWorker* const d = rig.Add({.role = WorkerRole::kDecode});
   const RequestSpec first = ToyRequest(1, 40, 4);
   const auto number = [](uint64_t i) { return ToyRequest(100 + i, 4, 4); };
   in_step.what = [&] {

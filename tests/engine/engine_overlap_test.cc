@@ -11,8 +11,6 @@
 
 namespace baton::engine {
 
-using scheduler::SchedulerRole;
-
 namespace {
 
 HandWorkerOptions Overlapping() {
@@ -201,9 +199,9 @@ struct Seen {
 void RunAny(TestRandom& random, bool is_late, Seen* seen) {
   HandRig rig;
   HandWorkerOptions of_p;
-  of_p.role = SchedulerRole::kPrefill;
+  of_p.role = WorkerRole::kPrefill;
   HandWorkerOptions of_d = Overlapping();
-  of_d.role = random.OneIn(2) ? SchedulerRole::kDecode : SchedulerRole::kAggregated;
+  of_d.role = WorkerRole::kDecode;
   of_d.num_blocks = random.Between(45, 120);
   of_d.max_running = random.Between(2, 10);
   of_d.has_device = random.OneIn(3);

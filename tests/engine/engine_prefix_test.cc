@@ -10,12 +10,11 @@
 namespace baton::engine {
 
 using kv::BlockState;
-using scheduler::SchedulerRole;
 
 namespace {
 
-constexpr HandWorkerOptions kPrefill{.role = SchedulerRole::kPrefill};
-constexpr HandWorkerOptions kDecode{.role = SchedulerRole::kDecode};
+constexpr HandWorkerOptions kPrefill{.role = WorkerRole::kPrefill};
+constexpr HandWorkerOptions kDecode{.role = WorkerRole::kDecode};
 
 // A request for these tokens.
 RequestSpec RequestFor(uint64_t number, std::vector<TokenId> tokens, uint32_t max_tokens) {
@@ -116,8 +115,8 @@ TEST(EnginePrefixTest, BothWorkersUseWhatTheyHave) {
 TEST(EnginePrefixTest, ADecodeWorkerCountsHitsThatItsRowsSee) {
   constexpr uint32_t kWindow = 33;
   HandRig rig;
-  HandWorker* p = rig.Add({.role = SchedulerRole::kPrefill, .window = kWindow});
-  HandWorker* d = rig.Add({.role = SchedulerRole::kDecode, .window = kWindow});
+  HandWorker* p = rig.Add({.role = WorkerRole::kPrefill, .window = kWindow});
+  HandWorker* d = rig.Add({.role = WorkerRole::kDecode, .window = kWindow});
   const uint32_t block = ToyLayout().block_size;
   const RequestSpec first = RequestFor(1, TokensOf(1, 30), 3);
   kv::PrefixStats before;
@@ -222,7 +221,7 @@ class Conversations {
     options.num_blocks = 40;
     options.has_device = (seed & 1) != 0;
     p_ = rig_.Add(options);
-    options.role = SchedulerRole::kDecode;
+    options.role = WorkerRole::kDecode;
     options.has_device = (seed & 2) != 0;
     d_ = rig_.Add(options);
   }

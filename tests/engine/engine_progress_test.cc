@@ -7,8 +7,6 @@
 
 namespace baton::engine {
 
-using scheduler::SchedulerRole;
-
 namespace {
 
 RequestSpec Watched(uint64_t number, uint32_t num_tokens) {
@@ -64,8 +62,8 @@ TEST(EngineProgressTest, WhatTheCacheHasIsTold) {
 
 TEST(EngineProgressTest, ThePrefillWorkerOfAHandOffTells) {
   HandRig rig;
-  HandWorker* p = rig.Add({.role = SchedulerRole::kPrefill, .max_chunk = 8});
-  HandWorker* d = rig.Add({.role = SchedulerRole::kDecode});
+  HandWorker* p = rig.Add({.role = WorkerRole::kPrefill, .max_chunk = 8});
+  HandWorker* d = rig.Add({.role = WorkerRole::kDecode});
   const RequestSpec spec = Watched(1, 70);
   d->Start(ForPeer(spec, RequestKind::kDest, *p));
   p->Start(ForPeer(spec, RequestKind::kSource, *d));

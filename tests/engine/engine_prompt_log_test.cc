@@ -12,8 +12,6 @@
 
 namespace baton::engine {
 
-using scheduler::SchedulerRole;
-
 namespace {
 
 constexpr uint32_t kNumTop = 3;
@@ -133,8 +131,8 @@ TEST(EnginePromptLogTest, APlainRequestFindsWhatALoggedOneComputed) {
 TEST(EnginePromptLogTest, ThePrefillWorkerTellsThemForAllChoices) {
   for (const bool overlaps : {false, true}) {
     HandRig rig;
-    HandWorker* p = rig.Add({.role = SchedulerRole::kPrefill, .overlaps_steps = overlaps});
-    HandWorker* d = rig.Add({.role = SchedulerRole::kDecode, .overlaps_steps = overlaps});
+    HandWorker* p = rig.Add({.role = WorkerRole::kPrefill, .overlaps_steps = overlaps});
+    HandWorker* d = rig.Add({.role = WorkerRole::kDecode, .overlaps_steps = overlaps});
     RequestSpec one = Logged(1, 70);
     RequestSpec three = Logged(2, 33);
     three.num_choices = 3;

@@ -11,23 +11,19 @@
 
 namespace baton::engine {
 
-using scheduler::SchedulerRole;
-
 namespace {
 
 // A prefill worker without a prefix cache (what is not computed again was kept) and two decode
 // workers, of a model with that window.
 struct Trio {
   explicit Trio(bool has_device = false, uint32_t window = 0)
-      : p(rig.Add({.role = SchedulerRole::kPrefill,
+      : p(rig.Add({.role = WorkerRole::kPrefill,
                    .prefix_cache = false,
                    .window = window,
                    .strand_us = 2'000'000,
                    .has_device = has_device})),
-        first(
-            rig.Add({.role = SchedulerRole::kDecode, .window = window, .has_device = has_device})),
-        second(
-            rig.Add({.role = SchedulerRole::kDecode, .window = window, .has_device = has_device})) {
+        first(rig.Add({.role = WorkerRole::kDecode, .window = window, .has_device = has_device})),
+        second(rig.Add({.role = WorkerRole::kDecode, .window = window, .has_device = has_device})) {
   }
 
   // As a router does: the next attempt, to `to`.
@@ -384,7 +380,7 @@ TEST(EngineHandOverTest, SequenceWhoseWindowIsGoneIsNotMoved) {
 // A worker that keeps all blocks, as one on a device does, asks for all of them.
 TEST(EngineHandOverTest, WorkerThatWantsReleasedBlocksIsRefused) {
   Trio trio(/*has_device=*/false, kWindow);
-  HandWorker* const keeps_all = trio.rig.Add({.role = SchedulerRole::kDecode});
+  HandWorker* const keeps_all = trio.rig.Add({.role = WorkerRole::kDecode});
   RequestSpec spec = SeededRequest(1, 40, 1);
   spec.sampling.max_tokens = 60;
   StartAndDecode(&trio, spec, 20);
@@ -408,7 +404,7 @@ TEST(EngineHandOverTest, WorkerThatWantsReleasedBlocksIsRefused) {
 // worker, and yet it is idle: a drain would wait for it in vain.
 TEST(EngineHandOverTest, AnUnfitGrantThatWaitedLeavesNothingBehind) {
   Trio trio(/*has_device=*/false, kWindow);
-  HandWorker* const keeps_all = trio.rig.Add({.role = SchedulerRole::kDecode});
+  HandWorker* const keeps_all = trio.rig.Add({.role = WorkerRole::kDecode});
   RequestSpec spec = SeededRequest(1, 40, 1);
   spec.sampling.max_tokens = 60;
   StartAndDecode(&trio, spec, 20);

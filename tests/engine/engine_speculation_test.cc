@@ -12,7 +12,6 @@ namespace baton::engine {
 
 using scheduler::FinishReason;
 using scheduler::Proposer;
-using scheduler::SchedulerRole;
 using scheduler::Sequence;
 
 namespace {
@@ -185,9 +184,9 @@ TEST(EngineSpeculationTest, HandedOffAndResumedStreamsGoOnWithGuesses) {
     oracle.Expect(spec);
     const std::vector<TokenId> expected = ExpectedTokens(spec, 0);
     HandRig rig;
-    HandWorker* p = rig.Add({.role = SchedulerRole::kPrefill});
-    HandWorker* first = rig.Add({.role = SchedulerRole::kDecode, .proposer = &oracle});
-    HandWorker* second = rig.Add({.role = SchedulerRole::kDecode, .proposer = &oracle});
+    HandWorker* p = rig.Add({.role = WorkerRole::kPrefill});
+    HandWorker* first = rig.Add({.role = WorkerRole::kDecode, .proposer = &oracle});
+    HandWorker* second = rig.Add({.role = WorkerRole::kDecode, .proposer = &oracle});
     first->Start(ForPeer(spec, RequestKind::kDest, *p));
     p->Start(ForPeer(spec, RequestKind::kSource, *first));
     for (uint32_t i = 0; i < 500 && IdsOf(first->recorder().Of(spec.key), 0).size() < 8; ++i) {

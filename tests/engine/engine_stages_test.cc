@@ -12,7 +12,6 @@
 namespace baton::engine {
 
 using namespace device;  // NOLINT(google-build-using-namespace)
-using scheduler::SchedulerRole;
 
 namespace {
 
@@ -71,10 +70,10 @@ TEST(EngineStagesTest, AHandOffIsSealedOnOneSideAndAdoptedOnTheOther) {
   RecordedStages of_decode;
   HandRig rig;
   HandWorkerOptions options;
-  options.role = SchedulerRole::kPrefill;
+  options.role = WorkerRole::kPrefill;
   options.stages = &of_prefill;
   HandWorker* const prefill = rig.Add(options);
-  options.role = SchedulerRole::kDecode;
+  options.role = WorkerRole::kDecode;
   options.stages = &of_decode;
   HandWorker* const decode = rig.Add(options);
   const RequestSpec spec = ToyRequest(1, 40, 5);

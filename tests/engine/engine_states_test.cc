@@ -19,7 +19,6 @@ using kv::LocalHub;
 using kv::TransportKind;
 using model::GgufFile;
 using model::GoldenPath;
-using scheduler::SchedulerRole;
 
 namespace {
 
@@ -158,7 +157,7 @@ TEST_P(EngineStatesTest, ABranchGoesOnFromACheckpointWithinAPrompt) {
 
 TEST_P(EngineStatesTest, APrefillWorkerKeepsStatesAndSendsThemOn) {
   LiveWorker p(*file_,
-               {.role = SchedulerRole::kPrefill,
+               {.role = WorkerRole::kPrefill,
                 .num_blocks = kBlocks,
                 .kind = TransportKind::kLocal,
                 .max_context = kContext,
@@ -166,7 +165,7 @@ TEST_P(EngineStatesTest, APrefillWorkerKeepsStatesAndSendsThemOn) {
                 .prefix_cache = true},
                &hub_, &wire_);
   LiveWorker d(*file_,
-               {.role = SchedulerRole::kDecode,
+               {.role = WorkerRole::kDecode,
                 .num_blocks = kBlocks,
                 .kind = TransportKind::kLocal,
                 .max_context = kContext,
@@ -196,14 +195,14 @@ TEST_P(EngineStatesTest, APrefillWorkerKeepsStatesAndSendsThemOn) {
 
 TEST_P(EngineStatesTest, ADecodeWorkerGoesOnFromTheFirstBorderAfterAPromptThatItWasGiven) {
   LiveWorker p(*file_,
-               {.role = SchedulerRole::kPrefill,
+               {.role = WorkerRole::kPrefill,
                 .num_blocks = kBlocks,
                 .kind = TransportKind::kLocal,
                 .max_context = kContext,
                 .incarnation = 2},
                &hub_, &wire_);
   LiveWorker d(*file_,
-               {.role = SchedulerRole::kDecode,
+               {.role = WorkerRole::kDecode,
                 .num_blocks = kBlocks,
                 .kind = TransportKind::kLocal,
                 .max_context = kContext,

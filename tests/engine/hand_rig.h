@@ -27,7 +27,7 @@ namespace baton::engine {
 
 // How one worker of the rig is made.
 struct HandWorkerOptions {
-  scheduler::SchedulerRole role = scheduler::SchedulerRole::kAggregated;
+  WorkerRole role = WorkerRole::kDecode;
   uint32_t num_blocks = 256;
   kv::FaultRatios faults;
   uint64_t fault_seed = 1;

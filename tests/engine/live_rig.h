@@ -25,7 +25,7 @@ namespace baton::engine {
 
 // How a live worker is made.
 struct LiveOptions {
-  scheduler::SchedulerRole role = scheduler::SchedulerRole::kAggregated;
+  WorkerRole role = WorkerRole::kDecode;
   uint32_t num_threads = 1;
   uint32_t num_blocks = 512;
   kernels::Isa isa = kernels::Isa::kAuto;
@@ -63,7 +63,7 @@ class LiveWorker {
       endpoint.incarnation = incarnation();
       endpoint.numerics_id = model_->numerics_id();
       endpoint.kind = options.kind;
-      if (options.role == scheduler::SchedulerRole::kDecode) endpoint.listen = "127.0.0.1:0";
+      if (options.role == WorkerRole::kDecode) endpoint.listen = "127.0.0.1:0";
       auto made = kv::KvEndpoint::Create(endpoint, arena_.get());
       EXPECT_TRUE(made.ok()) << made.status();
       endpoint_ = made->get();

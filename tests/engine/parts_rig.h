@@ -42,7 +42,7 @@ class KeepingTransport final : public kv::KvTransport {
 
 // How a PartsRig is made.
 struct PartsOptions {
-  scheduler::SchedulerRole role = scheduler::SchedulerRole::kAggregated;
+  WorkerRole role = WorkerRole::kDecode;
   uint32_t max_chunk = 32;
   uint32_t state_blocks = 0;
   uint32_t layers_per_group = 2;

@@ -23,7 +23,6 @@ using kv::SliceChecksum;
 using kv::SliceRef;
 using scheduler::BatchItem;
 using scheduler::ItemResult;
-using scheduler::SchedulerRole;
 
 namespace {
 
@@ -34,7 +33,7 @@ constexpr uint32_t kTokens = 11;  // two full blocks and a part of a third
 class PromptSealsTest : public ::testing::Test {
  protected:
   void Make(PartsOptions options) {
-    options.role = SchedulerRole::kPrefill;
+    options.role = WorkerRole::kPrefill;
     options.max_chunk = 2 * kToyBlock;
     rig_ = std::make_unique<PartsRig>(options);
     seals_ = std::make_unique<PromptSeals>(

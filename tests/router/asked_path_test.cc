@@ -66,8 +66,8 @@ TEST(AskedPathTest, ASplitThatIsNotThereIsRefusedWithTheReason) {
 
 TEST(AskedPathTest, APromptThatNoPrefillWorkerHoldsIsNotSplit) {
   FakeCluster cluster;
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
-  WorkerDescription small = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
+  WorkerDescription small = FakeCluster::Describe("prefill-0", WorkerRole::kPrefill);
   small.num_blocks = 2;
   cluster.Join(small);
   cluster.Report("prefill-0", {"decode-0"});

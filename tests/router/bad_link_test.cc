@@ -25,13 +25,13 @@ constexpr uint64_t kBytesPerToken = 23'040;
 class BadLinkTest : public testing::Test {
  protected:
   void Start(int num_prefill) {
-    JoinOne("decode-0", PoolRole::kDecode);
+    JoinOne("decode-0", WorkerRole::kDecode);
     for (int i = 0; i < num_prefill; ++i) {
-      JoinOne("prefill-" + std::to_string(i), PoolRole::kPrefill);
+      JoinOne("prefill-" + std::to_string(i), WorkerRole::kPrefill);
     }
     Advance(4 * kSecond);
   }
-  void JoinOne(const std::string& id, PoolRole role) {
+  void JoinOne(const std::string& id, WorkerRole role) {
     WorkerDescription worker = FakeCluster::Describe(id, role);
     worker.kv_bytes_per_token = kBytesPerToken;
     worker.num_blocks = num_blocks;
@@ -312,7 +312,7 @@ class TwoDecodeWorkersTest : public BadLinkTest {
  protected:
   void StartBoth() {
     Start(1);
-    WorkerDescription other = FakeCluster::Describe("decode-1", PoolRole::kDecode);
+    WorkerDescription other = FakeCluster::Describe("decode-1", WorkerRole::kDecode);
     other.kv_bytes_per_token = kBytesPerToken;
     other.num_blocks = num_blocks;
     cluster.Join(std::move(other));
@@ -644,7 +644,7 @@ TEST_F(BadLinkTest, APairHasOneRowAlsoWhileAFormerConnectionIsUp) {
   Start(1);
   const Incarnation before = cluster.lives["decode-0"];
   cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
-  JoinOne("decode-0", PoolRole::kDecode);
+  JoinOne("decode-0", WorkerRole::kDecode);
   WorkerLoadReport load;
   load.ready = true;
   load.links.push_back({"decode-0", before, LinkKind::kTcp, 0, true});

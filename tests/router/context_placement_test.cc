@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000;
 
-WorkerDescription WithContext(const std::string& id, PoolRole role, uint32_t max_context) {
+WorkerDescription WithContext(const std::string& id, WorkerRole role, uint32_t max_context) {
   WorkerDescription worker = FakeCluster::Describe(id, role);
   worker.max_context = max_context;
   return worker;
@@ -21,11 +21,11 @@ WorkerDescription WithContext(const std::string& id, PoolRole role, uint32_t max
 
 // Both give the first token of a prompt, and would say otherwise whether it is the last.
 TEST(ContextPlacementTest, NoWorkersContextEndsAnAnswerAtItsFirstToken) {
-  for (const PoolRole small : {PoolRole::kPrefill, PoolRole::kDecode}) {
+  for (const WorkerRole small : {WorkerRole::kPrefill, WorkerRole::kDecode}) {
     FakeCluster cluster;
-    const auto context = [small](PoolRole role) { return role == small ? 64u : 256u; };
-    cluster.Join(WithContext("decode-0", PoolRole::kDecode, context(PoolRole::kDecode)));
-    cluster.Join(WithContext("prefill-0", PoolRole::kPrefill, context(PoolRole::kPrefill)));
+    const auto context = [small](WorkerRole role) { return role == small ? 64u : 256u; };
+    cluster.Join(WithContext("decode-0", WorkerRole::kDecode, context(WorkerRole::kDecode)));
+    cluster.Join(WithContext("prefill-0", WorkerRole::kPrefill, context(WorkerRole::kPrefill)));
     cluster.Report("prefill-0", {"decode-0"});
     cluster.Advance(5 * kSecond, {"decode-0", "prefill-0"});
     const auto num_orders = [&](const std::string& id, Order::Kind kind) {
@@ -33,7 +33,8 @@ TEST(ContextPlacementTest, NoWorkersContextEndsAnAnswerAtItsFirstToken) {
     };
     cluster.Submit(cluster.Request(std::string(63, 'p'), 100));
     EXPECT_EQ(num_orders("prefill-0", Order::Kind::kPrefill), 0u);
-    EXPECT_EQ(num_orders("decode-0", Order::Kind::kDecode), small == PoolRole::kPrefill ? 1u : 0u);
+    EXPECT_EQ(num_orders("decode-0", Order::Kind::kDecode),
+              small == WorkerRole::kPrefill ? 1u : 0u);
     cluster.core.Cancel(RequestUid{1, cluster.next_uid - 1}, CancelCause::kClientLeft, 0);
     cluster.Submit(cluster.Request(std::string(63, 'p'), 1));
     EXPECT_EQ(num_orders("prefill-0", Order::Kind::kPrefill), 1u) << "max_tokens ends it";
@@ -45,9 +46,9 @@ TEST(ContextPlacementTest, NoWorkersContextEndsAnAnswerAtItsFirstToken) {
 // An answer ends at its worker's context: not earlier than asked while another has room for it.
 TEST(ContextPlacementTest, WorkersWhoseContextHoldsTheWholeAnswerComeFirst) {
   FakeCluster cluster;
-  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
-  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
-  cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Join(WithContext("decode-0", WorkerRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", WorkerRole::kDecode, 256));
+  cluster.Join(FakeCluster::Describe("prefill-0", WorkerRole::kPrefill));
   cluster.Report("prefill-0", {"decode-0", "decode-1"});
   const auto num_at = [&](const std::string& id) {
     return cluster.Log(id).Of(Order::Kind::kDecode).size();
@@ -67,8 +68,8 @@ TEST(ContextPlacementTest, WorkersWhoseContextHoldsTheWholeAnswerComeFirst) {
 // else waits for it at the others.
 TEST(ContextPlacementTest, ANamedLengthWaitsForAContextThatHoldsIt) {
   FakeCluster cluster;
-  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
-  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Join(WithContext("decode-0", WorkerRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", WorkerRole::kDecode, 256));
   cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
   const auto num_at = [&](const std::string& id) {
     return cluster.Log(id).Of(Order::Kind::kDecode).size();
@@ -100,8 +101,8 @@ TEST(ContextPlacementTest, ANamedLengthWaitsForAContextThatHoldsIt) {
 // It has what comes free of those that hold it, before all that came after it.
 TEST(ContextPlacementTest, NobodyPassesWhoWaitsForAContext) {
   FakeCluster cluster;
-  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
-  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Join(WithContext("decode-0", WorkerRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", WorkerRole::kDecode, 256));
   cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
   cluster.Report("decode-1", {}, 0);
   GenerateRequest large = cluster.Request(std::string(100, 'p'), 100);
@@ -127,8 +128,8 @@ TEST(ContextPlacementTest, NobodyPassesWhoWaitsForAContext) {
 // They count in the limit of all that wait, but nobody else's queue is longer for them.
 TEST(ContextPlacementTest, WhoWaitsForAContextCounts) {
   FakeCluster cluster({.max_queued = 2});
-  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
-  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Join(WithContext("decode-0", WorkerRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", WorkerRole::kDecode, 256));
   cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
   cluster.Report("decode-1", {}, 0);
   for (int i = 0; i < 3; ++i) {
@@ -144,8 +145,8 @@ TEST(ContextPlacementTest, WhoWaitsForAContextCounts) {
 // At one placement a second 41 requests would take 41 s, but they wait for another worker.
 TEST(ContextPlacementTest, WhoWaitsForAContextIsInNobodyElsesQueue) {
   FakeCluster cluster;
-  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
-  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Join(WithContext("decode-0", WorkerRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", WorkerRole::kDecode, 256));
   cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
   cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
   const auto small = [&] {
@@ -169,9 +170,9 @@ TEST(ContextPlacementTest, WhoWaitsForAContextIsInNobodyElsesQueue) {
 // A request that is too large for the one pool whose context holds it is too large for good.
 TEST(ContextPlacementTest, AShorterContextsPoolIsNoHope) {
   FakeCluster cluster;
-  WorkerDescription large = WithContext("decode-1", PoolRole::kDecode, 256);
+  WorkerDescription large = WithContext("decode-1", WorkerRole::kDecode, 256);
   large.num_blocks = 17;
-  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+  cluster.Join(WithContext("decode-0", WorkerRole::kDecode, 64));
   cluster.Join(large);
   cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
   GenerateRequest request = cluster.Request(std::string(100, 'p'), 10);
@@ -184,10 +185,10 @@ TEST(ContextPlacementTest, AShorterContextsPoolIsNoHope) {
 // An answer of open length ends where its worker's context does, and takes no more of its pool.
 TEST(ContextPlacementTest, AnOpenLengthFitsWhereverThePromptDoes) {
   FakeCluster cluster;
-  WorkerDescription small = WithContext("decode-0", PoolRole::kDecode, 64);
+  WorkerDescription small = WithContext("decode-0", WorkerRole::kDecode, 64);
   small.num_blocks = 5;
   cluster.Join(small);
-  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Join(WithContext("decode-1", WorkerRole::kDecode, 256));
   cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
   cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
   cluster.Submit(cluster.Request("prompt", 250));
@@ -197,13 +198,13 @@ TEST(ContextPlacementTest, AnOpenLengthFitsWhereverThePromptDoes) {
 // Tokens that nobody has seen bind nothing.
 TEST(ContextPlacementTest, WhatNobodyHasSeenWaitsForNoContext) {
   FakeCluster cluster;
-  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
-  cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Join(WithContext("decode-1", WorkerRole::kDecode, 256));
+  cluster.Join(FakeCluster::Describe("prefill-0", WorkerRole::kPrefill));
   cluster.Report("prefill-0", {"decode-1"});
   const RequestUid uid = cluster.Submit(cluster.Request("prompt", 200));
   cluster.Text("prefill-0", uid, 0, "a");  // its decode worker has not reserved
   EXPECT_EQ(cluster.sink->Text(), "");
-  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+  cluster.Join(WithContext("decode-0", WorkerRole::kDecode, 64));
   cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
   cluster.Advance(6 * kSecond, {"decode-0", "prefill-0"});
   EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u);
@@ -214,14 +215,14 @@ TEST(ContextPlacementTest, WhatNobodyHasSeenWaitsForNoContext) {
 TEST(ContextPlacementTest, AResumedAnswerWaitsForAContextLikeItsFirst) {
   for (const bool names_length : {false, true}) {
     FakeCluster cluster;
-    cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+    cluster.Join(WithContext("decode-1", WorkerRole::kDecode, 256));
     cluster.Advance(6 * kSecond, {"decode-1"});
     GenerateRequest request = cluster.Request("prompt", 100);
     request.names_length = names_length;
     const RequestUid uid = cluster.Submit(std::move(request));
     cluster.Text("decode-1", uid, 0, "ab");
     ASSERT_EQ(cluster.sink->Text(), "ab");
-    cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+    cluster.Join(WithContext("decode-0", WorkerRole::kDecode, 64));
     cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
     cluster.Advance(14 * kSecond, {"decode-0"});
     EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
@@ -240,8 +241,8 @@ TEST(ContextPlacementTest, AResumedAnswerWaitsForAContextLikeItsFirst) {
 // for as long as clients wait.
 TEST(ContextPlacementTest, TheContextOfAWorkerThatLeftCountsForAWhile) {
   FakeCluster cluster;
-  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
-  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Join(WithContext("decode-0", WorkerRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", WorkerRole::kDecode, 256));
   cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
   EXPECT_EQ(cluster.core.Models()[0]->max_context, 256u);
   const RequestUid uid = cluster.Submit(cluster.Request(std::string(100, 'p'), 10));
@@ -249,7 +250,7 @@ TEST(ContextPlacementTest, TheContextOfAWorkerThatLeftCountsForAWhile) {
   EXPECT_FALSE(cluster.sinks.at(uid)->error.has_value());
   cluster.Submit(cluster.Request("prompt"));
   EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u) << "it is not blocked";
-  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Join(WithContext("decode-1", WorkerRole::kDecode, 256));
   cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
   EXPECT_EQ(cluster.Log("decode-1").Of(Order::Kind::kDecode).size(), 1u);
 
@@ -260,7 +261,7 @@ TEST(ContextPlacementTest, TheContextOfAWorkerThatLeftCountsForAWhile) {
   cluster.Advance(2 * kSecond, {"decode-0"});
   EXPECT_TRUE(cluster.core.TakeModelsChanged());
   EXPECT_EQ(cluster.core.Models()[0]->max_context, 64u);
-  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 128));
+  cluster.Join(WithContext("decode-1", WorkerRole::kDecode, 128));
   EXPECT_EQ(cluster.core.Models()[0]->max_context, 128u);
   cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
   cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
@@ -271,8 +272,8 @@ TEST(ContextPlacementTest, TheContextOfAWorkerThatLeftCountsForAWhile) {
 // fourth would call it the last.
 TEST(ContextPlacementTest, NoWorkersContextEndsAnAnswerAtATokenThatIsKnown) {
   FakeCluster cluster;
-  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 66));
-  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Join(WithContext("decode-0", WorkerRole::kDecode, 66));
+  cluster.Join(WithContext("decode-1", WorkerRole::kDecode, 256));
   GenerateRequest request = cluster.Request(std::string(62, 'p'), 100);
   request.num_choices = 2;
   cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
@@ -284,7 +285,7 @@ TEST(ContextPlacementTest, NoWorkersContextEndsAnAnswerAtATokenThatIsKnown) {
   cluster.Report("decode-0");
   cluster.Advance(16 * kSecond, {"decode-0"});  // longer than it waits for a context like its first
   EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
-  cluster.Join(WithContext("decode-2", PoolRole::kDecode, 256));
+  cluster.Join(WithContext("decode-2", WorkerRole::kDecode, 256));
   cluster.Advance(6 * kSecond, {"decode-0", "decode-2"});
   EXPECT_EQ(cluster.Log("decode-2").Of(Order::Kind::kDecode).size(), 1u);
 }

@@ -20,12 +20,12 @@ class EmbeddingTest : public testing::Test {
  protected:
   explicit EmbeddingTest(RouterCoreConfig config = {}) : cluster(config) {}
 
-  static WorkerDescription Describe(const std::string& id, PoolRole role, bool gives = true) {
+  static WorkerDescription Describe(const std::string& id, WorkerRole role, bool gives = true) {
     WorkerDescription worker = FakeCluster::Describe(id, role);
     worker.embedding_size = gives ? static_cast<uint32_t>(kVector.size()) : 0;
     return worker;
   }
-  void Join(const std::string& id, PoolRole role, bool gives = true) {
+  void Join(const std::string& id, WorkerRole role, bool gives = true) {
     cluster.Join(Describe(id, role, gives));
   }
   GenerateRequest Embedded(std::string_view prompt) {
@@ -57,8 +57,8 @@ class AggregatedEmbeddingTest : public EmbeddingTest {
 };
 
 TEST_F(EmbeddingTest, OnePrefillWorkerAloneGivesIt) {
-  Join("decode-0", PoolRole::kDecode);
-  Join("prefill-0", PoolRole::kPrefill);
+  Join("decode-0", WorkerRole::kDecode);
+  Join("prefill-0", WorkerRole::kPrefill);
   const RequestUid uid = cluster.Submit(Embedded("abc"));
   EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 1u);
   EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kPrefill), 0u);
@@ -76,16 +76,16 @@ TEST_F(EmbeddingTest, OnePrefillWorkerAloneGivesIt) {
 }
 
 TEST_F(EmbeddingTest, TheLeastLoadedPrefillWorkerIsTaken) {
-  Join("decode-0", PoolRole::kDecode);
-  Join("prefill-0", PoolRole::kPrefill);
-  Join("prefill-1", PoolRole::kPrefill);
+  Join("decode-0", WorkerRole::kDecode);
+  Join("prefill-0", WorkerRole::kPrefill);
+  Join("prefill-1", WorkerRole::kPrefill);
   for (int i = 0; i < 8; ++i) cluster.Submit(Embedded("abcdefgh"));
   EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 4u);
   EXPECT_EQ(NumOrders("prefill-1", Order::Kind::kEmbedding), 4u);
 }
 
 TEST_F(AggregatedEmbeddingTest, ADecodeWorkerGivesIt) {
-  Join("decode-0", PoolRole::kDecode);
+  Join("decode-0", WorkerRole::kDecode);
   const RequestUid uid = cluster.Submit(Embedded("abc"));
   EXPECT_EQ(NumOrders("decode-0", Order::Kind::kEmbedding), 1u);
   cluster.Tokens("decode-0", {VectorOf(uid)});
@@ -93,11 +93,11 @@ TEST_F(AggregatedEmbeddingTest, ADecodeWorkerGivesIt) {
 }
 
 TEST_F(EmbeddingTest, AnotherWorkerGivesItAfterADeath) {
-  Join("decode-0", PoolRole::kDecode);
-  Join("prefill-0", PoolRole::kPrefill);
+  Join("decode-0", WorkerRole::kDecode);
+  Join("prefill-0", WorkerRole::kPrefill);
   const RequestUid uid = cluster.Submit(Embedded("abc"));
   cluster.State("prefill-0", uid, WorkerRequestState::kPrefillStarted);
-  Join("prefill-1", PoolRole::kPrefill);
+  Join("prefill-1", WorkerRole::kPrefill);
   cluster.core.OnLeaseClosed(cluster.leases["prefill-0"]);
   cluster.Advance(200'000, {"decode-0", "prefill-1"});
   ASSERT_EQ(NumOrders("prefill-1", Order::Kind::kEmbedding), 1u);
@@ -108,8 +108,8 @@ TEST_F(EmbeddingTest, AnotherWorkerGivesItAfterADeath) {
 }
 
 TEST_F(EmbeddingTest, ACancelReachesTheWorker) {
-  Join("decode-0", PoolRole::kDecode);
-  Join("prefill-0", PoolRole::kPrefill);
+  Join("decode-0", WorkerRole::kDecode);
+  Join("prefill-0", WorkerRole::kPrefill);
   const RequestUid uid = cluster.Submit(Embedded("abc"));
   cluster.core.Cancel(uid, CancelCause::kClientLeft, cluster.now_us);
   EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kCancel), 1u);
@@ -117,8 +117,8 @@ TEST_F(EmbeddingTest, ACancelReachesTheWorker) {
 }
 
 TEST_F(EmbeddingTest, WorkersOfAnOlderReleaseAreNotAsked) {
-  Join("decode-0", PoolRole::kDecode, /*gives=*/false);
-  Join("prefill-0", PoolRole::kPrefill, /*gives=*/false);
+  Join("decode-0", WorkerRole::kDecode, /*gives=*/false);
+  Join("prefill-0", WorkerRole::kPrefill, /*gives=*/false);
   cluster.Submit(Embedded("abc"));
   ASSERT_TRUE(cluster.sink->error.has_value());
   EXPECT_EQ(cluster.sink->error->code, ErrorCode::kUnsupported);
@@ -127,8 +127,8 @@ TEST_F(EmbeddingTest, WorkersOfAnOlderReleaseAreNotAsked) {
 
 // Prompts of texts and of vectors share the prefill worker, and its room goes by their order.
 TEST_F(EmbeddingTest, AVectorDoesNotPassATextThatWaitsForThePrefillWorker) {
-  cluster.Join(Describe("decode-0", PoolRole::kDecode));
-  cluster.Join(Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Join(Describe("decode-0", WorkerRole::kDecode));
+  cluster.Join(Describe("prefill-0", WorkerRole::kPrefill));
   cluster.Report("prefill-0", {"decode-0"}, 3);
   cluster.Submit(cluster.Request(std::string(100, 'x')));
   for (int i = 0; i < 3; ++i) cluster.Submit(Embedded("abc"));
@@ -141,8 +141,8 @@ TEST_F(EmbeddingTest, AVectorDoesNotPassATextThatWaitsForThePrefillWorker) {
 }
 
 TEST_F(EmbeddingTest, ATextDoesNotPassAVectorThatWaitsForThePrefillWorker) {
-  cluster.Join(Describe("decode-0", PoolRole::kDecode));
-  cluster.Join(Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Join(Describe("decode-0", WorkerRole::kDecode));
+  cluster.Join(Describe("prefill-0", WorkerRole::kPrefill));
   cluster.Report("prefill-0", {"decode-0"}, 3);
   cluster.Submit(Embedded(std::string(100, 'x')));
   cluster.Submit(cluster.Request("abc"));
@@ -156,9 +156,9 @@ TEST_F(EmbeddingTest, ATextDoesNotPassAVectorThatWaitsForThePrefillWorker) {
 }
 
 TEST_F(EmbeddingTest, AVectorClaimsNoPrefillWorkerThatGivesNone) {
-  cluster.Join(Describe("decode-0", PoolRole::kDecode));
-  cluster.Join(Describe("prefill-0", PoolRole::kPrefill));
-  cluster.Join(Describe("prefill-1", PoolRole::kPrefill, /*gives=*/false));
+  cluster.Join(Describe("decode-0", WorkerRole::kDecode));
+  cluster.Join(Describe("prefill-0", WorkerRole::kPrefill));
+  cluster.Join(Describe("prefill-1", WorkerRole::kPrefill, /*gives=*/false));
   cluster.Report("prefill-0", {"decode-0"}, 3);
   cluster.Report("prefill-1", {"decode-0"});
   cluster.Submit(Embedded(std::string(100, 'x')));
@@ -172,8 +172,8 @@ TEST_F(EmbeddingTest, AVectorClaimsNoPrefillWorkerThatGivesNone) {
 }
 
 TEST_F(EmbeddingTest, AVectorPassesTextsThatWaitForADecodeWorker) {
-  cluster.Join(Describe("decode-0", PoolRole::kDecode));
-  cluster.Join(Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Join(Describe("decode-0", WorkerRole::kDecode));
+  cluster.Join(Describe("prefill-0", WorkerRole::kPrefill));
   cluster.Report("prefill-0", {"decode-0"});
   cluster.Report("decode-0", {}, 0);
   for (int i = 0; i < 20; ++i) cluster.Submit(cluster.Request("abc"));
@@ -184,8 +184,8 @@ TEST_F(EmbeddingTest, AVectorPassesTextsThatWaitForADecodeWorker) {
 
 // Vectors that stand say nothing about texts that go elsewhere, however long no text comes.
 TEST_F(EmbeddingTest, VectorsThatWaitRefuseNoTextWithAnIdleDecodeWorker) {
-  Join("decode-0", PoolRole::kDecode);
-  Join("prefill-0", PoolRole::kPrefill);
+  Join("decode-0", WorkerRole::kDecode);
+  Join("prefill-0", WorkerRole::kPrefill);
   cluster.Report("prefill-0", {"decode-0"}, 0);
   const auto submit_local = [&] {
     GenerateRequest request = cluster.Request("abc");
@@ -216,8 +216,8 @@ TEST_F(EmbeddingTest, VectorsThatWaitRefuseNoTextWithAnIdleDecodeWorker) {
 }
 
 TEST_F(EmbeddingTest, TheForecastOfVectorsIsOfTheirOwnRate) {
-  Join("decode-0", PoolRole::kDecode);
-  Join("prefill-0", PoolRole::kPrefill);
+  Join("decode-0", WorkerRole::kDecode);
+  Join("prefill-0", WorkerRole::kPrefill);
   std::vector<RequestUid> uids;
   const auto submit = [&] { uids.push_back(cluster.Submit(Embedded(std::string(500, 'x')))); };
   for (int i = 0; i < 21; ++i) submit();
@@ -238,7 +238,7 @@ TEST_F(EmbeddingTest, TheForecastOfVectorsIsOfTheirOwnRate) {
 }
 
 TEST_F(AggregatedEmbeddingTest, AVectorDoesNotPassATextThatWaits) {
-  Join("decode-0", PoolRole::kDecode);
+  Join("decode-0", WorkerRole::kDecode);
   cluster.Report("decode-0", {}, 3);
   cluster.Submit(cluster.Request(std::string(100, 'x')));
   cluster.Submit(Embedded("abc"));
@@ -250,7 +250,7 @@ TEST_F(AggregatedEmbeddingTest, AVectorDoesNotPassATextThatWaits) {
 }
 
 TEST_F(EmbeddingTest, PrefillWorkersAloneSuffice) {
-  WorkerDescription worker = Describe("prefill-0", PoolRole::kPrefill);
+  WorkerDescription worker = Describe("prefill-0", WorkerRole::kPrefill);
   auto model = std::make_shared<ModelInfo>(*worker.model);
   model->embedding_size = worker.embedding_size;
   worker.model = model;
@@ -267,8 +267,8 @@ TEST_F(EmbeddingTest, PrefillWorkersAloneSuffice) {
 }
 
 TEST_F(EmbeddingTest, ADecodeWorkerGivesItWhileThePrefillWorkerDrains) {
-  Join("decode-0", PoolRole::kDecode);
-  Join("prefill-0", PoolRole::kPrefill);
+  Join("decode-0", WorkerRole::kDecode);
+  Join("prefill-0", WorkerRole::kPrefill);
   cluster.Report("prefill-0", {}, 0);
   cluster.Submit(Embedded("abc"));
   EXPECT_EQ(NumOrders("decode-0", Order::Kind::kEmbedding), 0u) << "it waits for prefill-0";
@@ -281,14 +281,14 @@ TEST_F(EmbeddingTest, ADecodeWorkerGivesItWhileThePrefillWorkerDrains) {
   EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 0u);
   cluster.Tokens("decode-0", {VectorOf(uid)});
   EXPECT_EQ(cluster.sink->embedding, kVector);
-  Join("prefill-1", PoolRole::kPrefill);
+  Join("prefill-1", WorkerRole::kPrefill);
   cluster.Submit(Embedded("abc"));
   EXPECT_EQ(NumOrders("prefill-1", Order::Kind::kEmbedding), 1u);
 }
 
 TEST_F(EmbeddingTest, NobodyGivesItWhileTheOnlyWorkerThatCouldDrains) {
-  Join("decode-0", PoolRole::kDecode, /*gives=*/false);
-  Join("prefill-0", PoolRole::kPrefill);
+  Join("decode-0", WorkerRole::kDecode, /*gives=*/false);
+  Join("prefill-0", WorkerRole::kPrefill);
   cluster.Report("prefill-0", {}, std::nullopt, /*draining=*/true);
   cluster.Submit(Embedded("abc"));
   ASSERT_TRUE(cluster.sink->error.has_value());
@@ -296,8 +296,8 @@ TEST_F(EmbeddingTest, NobodyGivesItWhileTheOnlyWorkerThatCouldDrains) {
 }
 
 TEST_F(EmbeddingTest, WhatIsNoVectorOfTheModelFailsTheRequest) {
-  Join("decode-0", PoolRole::kDecode);
-  Join("prefill-0", PoolRole::kPrefill);
+  Join("decode-0", WorkerRole::kDecode);
+  Join("prefill-0", WorkerRole::kPrefill);
   const RequestUid uid = cluster.Submit(Embedded("abc"));
   WorkerToken token = VectorOf(uid);
   token.embedding.pop_back();

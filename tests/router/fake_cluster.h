@@ -26,7 +26,7 @@ class FakeCluster {
   explicit FakeCluster(RouterCoreConfig config = {})
       : metrics(obs::RegisterBatonMetrics(&registry)), core(config, &connector, &metrics) {}
 
-  static WorkerDescription Describe(const std::string& id, PoolRole role) {
+  static WorkerDescription Describe(const std::string& id, WorkerRole role) {
     WorkerDescription worker;
     worker.name = {id, Incarnation(++next_incarnation)};
     worker.role = role;
@@ -62,8 +62,8 @@ class FakeCluster {
     return lease;
   }
   void JoinPair() {
-    Join(Describe("decode-0", PoolRole::kDecode));
-    Join(Describe("prefill-0", PoolRole::kPrefill));
+    Join(Describe("decode-0", WorkerRole::kDecode));
+    Join(Describe("prefill-0", WorkerRole::kPrefill));
     Report("prefill-0", {"decode-0"});
   }
 

@@ -18,11 +18,11 @@ using wire::kAnswerGrammarVersion;
 
 namespace {
 
-constexpr PoolRole kDecode = PoolRole::kDecode;
+constexpr WorkerRole kDecode = WorkerRole::kDecode;
 // Nothing waits for a prefill worker.
 RouterCoreConfig Alone() { return {.mode = ServeMode::kAggregated}; }
 
-WorkerDescription Describe(const std::string& id, PoolRole role, uint32_t grammar_version) {
+WorkerDescription Describe(const std::string& id, WorkerRole role, uint32_t grammar_version) {
   WorkerDescription worker = FakeCluster::Describe(id, role);
   worker.grammar_version = grammar_version;
   return worker;
@@ -54,7 +54,7 @@ TEST(GrammarPlacementTest, ItGoesToAWorkerThatConstrains) {
 TEST(GrammarPlacementTest, APrefillWorkerThatDoesNotConstrainIsPassedBy) {
   FakeCluster cluster;
   cluster.Join(Describe("decode-0", kDecode, kAnswerGrammarVersion));
-  cluster.Join(Describe("prefill-0", PoolRole::kPrefill, 0));
+  cluster.Join(Describe("prefill-0", WorkerRole::kPrefill, 0));
   cluster.Report("prefill-0", {"decode-0"});
   cluster.Submit(Constrained(cluster));
   cluster.Advance(5'000'000, {"decode-0", "prefill-0"});

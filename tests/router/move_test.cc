@@ -20,7 +20,7 @@ TEST(MoveTest, StreamsLeaveADrainingDecodeWorkerForOneWithRoom) {
   cluster.Report("decode-0", {}, std::nullopt, /*draining=*/true);
   cluster.core.Tick(cluster.now_us);
   EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kCancel).empty()) << "nobody else is there";
-  WorkerDescription other = FakeCluster::Describe("decode-1", PoolRole::kDecode);
+  WorkerDescription other = FakeCluster::Describe("decode-1", WorkerRole::kDecode);
   cluster.Join(std::move(other));
   cluster.Report("prefill-0", {"decode-0", "decode-1"});
   cluster.Report("decode-1", {}, 0);
@@ -59,7 +59,7 @@ TEST(MoveTest, StreamsLeaveADrainingDecodeWorkerForOneWithRoom) {
 TEST(MoveTest, KvOfADrainingDecodeWorkerMovesToAnother) {
   FakeCluster cluster;
   JoinOldPair(cluster);
-  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
   cluster.Report("decode-1", {}, 0);
   const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
   ASSERT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u);
@@ -94,14 +94,14 @@ TEST(MoveTest, AStreamThatWasMovedIsNotedAsAPair) {
   RouterCoreConfig config;
   config.mode = ServeMode::kAggregated;
   FakeCluster cluster(config);
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
   cluster.Text("decode-0", uid, 0, "abc");
   const auto note = [&cluster] {
     return std::string(cluster.core.Traces(cluster.now_us).at(0)->notes.RouteText());
   };
   EXPECT_EQ(note(), "aggregated_mode");
-  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
   cluster.Report("decode-0", {"decode-1"}, std::nullopt, /*draining=*/true);
   cluster.core.Tick(cluster.now_us += 20'000);
   const auto dests = cluster.Log("decode-1").Of(Order::Kind::kDecode);
@@ -116,7 +116,7 @@ TEST(MoveTest, KvTakesNoLinkThatFailedAMomentAgo) {
   FakeCluster cluster;
   JoinOldPair(cluster);
   for (const char* id : {"decode-1", "decode-2"}) {
-    cluster.Join(FakeCluster::Describe(id, PoolRole::kDecode));
+    cluster.Join(FakeCluster::Describe(id, WorkerRole::kDecode));
     cluster.Report(id, {}, 0);
   }
   const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
@@ -140,12 +140,12 @@ TEST(MoveTest, KvOfAWindowGoesToNoWorkerThatAsksForAllBlocks) {
     SCOPED_TRACE(has_newer);
     FakeCluster cluster;
     const auto join = [&cluster](const char* id, uint32_t window_blocks) {
-      WorkerDescription worker = FakeCluster::Describe(id, PoolRole::kDecode);
+      WorkerDescription worker = FakeCluster::Describe(id, WorkerRole::kDecode);
       worker.window_blocks = window_blocks;
       cluster.Join(std::move(worker));
     };
     join("decode-0", 3);
-    cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+    cluster.Join(FakeCluster::Describe("prefill-0", WorkerRole::kPrefill));
     cluster.Report("prefill-0", {"decode-0"});
     cluster.Advance(4'000'000, {"decode-0", "prefill-0"});
     join("decode-1", 0);
@@ -186,7 +186,7 @@ TEST(MoveTest, KvOfAWindowGoesToNoWorkerThatAsksForAllBlocks) {
 TEST(MoveTest, AStreamThatMovesAfterItsFirstTokenKeepsItsCachedTokens) {
   FakeCluster cluster;
   JoinOldPair(cluster);
-  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
   cluster.Report("decode-1", {}, 0);
   cluster.cached_tokens = 4;
   const RequestUid uid = PlayTo(cluster, Phase::kHandedOff);
@@ -216,11 +216,11 @@ TEST(MoveTest, AResumedStreamMovesOnlyAfterItsNextToken) {
   JoinOldPair(cluster);
   const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
   cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   cluster.Report("prefill-0", {"decode-0"});
   cluster.Advance(100'000, {"decode-0", "prefill-0"});
   cluster.State("decode-0", uid, WorkerRequestState::kVerified, StatusCode::kOk, 2);
-  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
   cluster.Report("decode-1");
   cluster.Report("decode-0", {"decode-1"}, std::nullopt, /*draining=*/true);
   cluster.core.Tick(cluster.now_us += 20'000);
@@ -240,7 +240,7 @@ int TicksUntilTheSmallOneMoves(const std::vector<size_t>& prompts) {
   RouterCoreConfig config;
   config.mode = ServeMode::kAggregated;
   FakeCluster cluster(config);
-  WorkerDescription leaver = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  WorkerDescription leaver = FakeCluster::Describe("decode-0", WorkerRole::kDecode);
   leaver.num_blocks = 2048;
   leaver.max_running = 256;
   cluster.Join(leaver);
@@ -250,7 +250,7 @@ int TicksUntilTheSmallOneMoves(const std::vector<size_t>& prompts) {
     cluster.Text("decode-0", uid, 0, "a");
     if (length == 1) small = uid;
   }
-  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
   cluster.Report("decode-1", {}, 8);
   cluster.Report("decode-0", {"decode-1"}, std::nullopt, /*draining=*/true);
   for (int tick = 1; tick <= 10; ++tick) {
@@ -278,7 +278,7 @@ TEST(MoveTest, AStreamThatFitsNowhereKeepsNoOtherOnADrainingWorker) {
 TEST(MoveTest, DrainingWorkerWithoutTheKvIsNoObstacle) {
   FakeCluster cluster;
   JoinOldPair(cluster);
-  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
   cluster.Report("decode-1", {}, 0);
   const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
   cluster.Report("decode-1");
@@ -303,7 +303,7 @@ TEST(MoveTest, DrainingWorkerWithoutTheKvIsNoObstacle) {
 struct AskedStream {
   AskedStream() {
     JoinOldPair(cluster);
-    cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+    cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
     cluster.Report("decode-1", {}, 0);
     uid = PlayTo(cluster, Phase::kDecoding);
     cluster.Report("decode-1");

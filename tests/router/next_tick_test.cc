@@ -30,7 +30,7 @@ class NextTickTest : public testing::Test {
   }
 
   void SetUp() override {
-    cluster_.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+    cluster_.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
     cluster_.core.Tick(cluster_.now_us);
   }
   // A stream that its worker computes, and whose client knows it.
@@ -125,7 +125,7 @@ TEST(NextTick, ARouterAloneTicksOnceASecond) {
   FakeCluster cluster;
   cluster.core.Tick(cluster.now_us);
   EXPECT_EQ(cluster.core.NextTickUs(cluster.now_us), cluster.now_us + 1'000'000);
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   EXPECT_EQ(cluster.core.NextTickUs(cluster.now_us), cluster.now_us + kSoonUs);
 }
 

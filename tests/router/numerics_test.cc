@@ -20,7 +20,7 @@ constexpr ServeMode kAlone = ServeMode::kAggregated;
 
 // A decode worker of the numerics that every other one of these tests has, or of other ones.
 WorkerDescription Own(const std::string& id) {
-  return FakeCluster::Describe(id, PoolRole::kDecode);
+  return FakeCluster::Describe(id, WorkerRole::kDecode);
 }
 WorkerDescription Other(const std::string& id) {
   WorkerDescription worker = Own(id);
@@ -102,7 +102,7 @@ TEST(NumericsTest, AStreamOfAnInexactPairGoesOnFromAllThatWasSeen) {
   for (const uint32_t num_choices : {1, 2}) {
     FakeCluster cluster;
     WorkerDescription decode = Own("lost");
-    WorkerDescription prefill = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+    WorkerDescription prefill = FakeCluster::Describe("prefill-0", WorkerRole::kPrefill);
     prefill.fingerprint.numerics_id = 9;
     prefill.fingerprint.allow_inexact = decode.fingerprint.allow_inexact = true;
     cluster.Join(decode);
@@ -353,7 +353,7 @@ TEST(NumericsTest, WhoWaitsAsideHoldsUpNobodyAndIsPassedByNobody) {
 TEST(NumericsTest, WhoWaitsAsideForAPrefillWorkerHoldsUpNobodyOfOtherNumerics) {
   FakeCluster cluster;
   const auto prefill = [&](const std::string& id, uint64_t numerics_id) {
-    WorkerDescription worker = FakeCluster::Describe(id, PoolRole::kPrefill);
+    WorkerDescription worker = FakeCluster::Describe(id, WorkerRole::kPrefill);
     worker.fingerprint.numerics_id = numerics_id;
     cluster.Join(std::move(worker));
   };
@@ -392,10 +392,10 @@ TEST(NumericsTest, WhoWaitsAsideForAPrefillWorkerHoldsUpNobodyOfOtherNumerics) {
 // The words that an operator reads when a prefill worker has nothing to do.
 TEST(NumericsTest, WhoIsNotPairedIsSaidWithWhatDiffers) {
   WorkerRegistry registry;
-  WorkerDescription decode = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  WorkerDescription decode = FakeCluster::Describe("decode-0", WorkerRole::kDecode);
   decode.numerics_text = "weights=a kv=bf16 ranks=4";
   registry.Add(LeaseId(1), decode, nullptr, 0);
-  WorkerDescription prefill = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+  WorkerDescription prefill = FakeCluster::Describe("prefill-0", WorkerRole::kPrefill);
   prefill.numerics_text = "weights=a kv=bf16";
   RegisteredWorker& added = registry.Add(LeaseId(2), prefill, nullptr, 0);
   EXPECT_THAT(registry.NoteUnpaired(added), testing::IsEmpty()) << "of one numerics";

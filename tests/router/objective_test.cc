@@ -107,7 +107,7 @@ class ObjectiveTest : public testing::Test {
     return config;
   }
   void Join(uint32_t batch_limit) {
-    WorkerDescription worker = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+    WorkerDescription worker = FakeCluster::Describe("decode-0", WorkerRole::kDecode);
     worker.num_blocks = 4096;
     worker.max_running = 256;
     cluster_.Join(worker);

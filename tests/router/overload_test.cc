@@ -29,7 +29,7 @@ class OverloadTest : public testing::Test {
     return config;
   }
   void Join(const std::string& id, uint32_t batch_limit, uint32_t max_running = 256) {
-    WorkerDescription worker = FakeCluster::Describe(id, PoolRole::kDecode);
+    WorkerDescription worker = FakeCluster::Describe(id, WorkerRole::kDecode);
     worker.num_blocks = 4096;
     worker.max_running = max_running;
     cluster_.Join(worker);

@@ -25,14 +25,14 @@ TEST(PlacementTest, NoWorkersIsAProperRefusal) {
 
 TEST(PlacementTest, PrefillWorkersAloneServeNothing) {
   FakeCluster cluster;
-  cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Join(FakeCluster::Describe("prefill-0", WorkerRole::kPrefill));
   EXPECT_TRUE(cluster.core.Models().empty());
   EXPECT_FALSE(cluster.core.Ready(cluster.now_us));
 }
 
 TEST(PlacementTest, ReadinessWaitsForAFirstPairButNotForEver) {
   FakeCluster cluster;
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   EXPECT_FALSE(cluster.core.Ready(cluster.now_us)) << "the prefill worker is still loading";
   const RequestUid uid = cluster.Submit(cluster.Request("p"));
   EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
@@ -46,8 +46,8 @@ TEST(PlacementTest, ReadinessWaitsForAFirstPairButNotForEver) {
 
 TEST(PlacementTest, APairWaitsForItsDataConnection) {
   FakeCluster cluster;
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
-  cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
+  cluster.Join(FakeCluster::Describe("prefill-0", WorkerRole::kPrefill));
   EXPECT_EQ(cluster.Log("prefill-0").peers, std::vector<std::string>{"decode-0"});
   EXPECT_FALSE(cluster.core.Ready(cluster.now_us));
   cluster.Submit(cluster.Request("p"));
@@ -59,9 +59,9 @@ TEST(PlacementTest, APairWaitsForItsDataConnection) {
 
 TEST(PlacementTest, APairWaitsForItsFirstSession) {
   FakeCluster cluster;
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   const LeaseId lease(cluster.next_lease++);
-  WorkerDescription prefill = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+  WorkerDescription prefill = FakeCluster::Describe("prefill-0", WorkerRole::kPrefill);
   cluster.lives["prefill-0"] = prefill.name.incarnation;
   cluster.leases["prefill-0"] = lease;
   cluster.blocks["prefill-0"] = prefill.num_blocks;
@@ -82,7 +82,7 @@ TEST(PlacementTest, APairWaitsForItsFirstSession) {
 
 TEST(PlacementTest, AWorkerThatCannotBeCalledIsNoWantOfRoom) {
   FakeCluster cluster({.max_queued = 1});
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   cluster.core.OnSessionDown(cluster.Session("decode-0"), "refused", cluster.now_us);
   cluster.Submit(cluster.Request("p"));
   const auto waiting = cluster.sink;
@@ -97,8 +97,8 @@ TEST(PlacementTest, AWorkerThatCannotBeCalledIsNoWantOfRoom) {
 
 TEST(PlacementTest, AWorkerThatLeavesMakesNoOtherOneCallable) {
   FakeCluster cluster;
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
-  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
   cluster.core.OnSessionDown(cluster.Session("decode-0"), "refused", cluster.now_us);
   cluster.Report("decode-1", {}, std::nullopt, /*draining=*/true);
   cluster.Submit(cluster.Request("p"));
@@ -112,8 +112,8 @@ TEST(PlacementTest, AWorkerThatLeavesMakesNoOtherOneCallable) {
 
 TEST(PlacementTest, APrefillWorkerWithoutASessionHoldsNobodyUpForLong) {
   FakeCluster cluster;
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
-  cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill), /*ready=*/false);
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
+  cluster.Join(FakeCluster::Describe("prefill-0", WorkerRole::kPrefill), /*ready=*/false);
   cluster.Submit(cluster.Request("p"));
   EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
   cluster.Advance(4 * kSecond, {"decode-0"});
@@ -138,7 +138,7 @@ TEST(PlacementTest, LinkOfAFormerLifeDoesNotCount) {
   cluster.JoinPair();
   const Incarnation former = cluster.lives["decode-0"];
   cluster.Advance(1'100'000, {"prefill-0"});  // silent for so long
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   const Incarnation next = cluster.lives["decode-0"];
   cluster.Submit(cluster.Request("p"));
   EXPECT_TRUE(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).empty())
@@ -166,8 +166,8 @@ TEST(PlacementTest, OtherWeightsLayoutOrTokenizerAreRefusedByName) {
   };
   for (const Case& c : cases) {
     FakeCluster cluster;
-    cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
-    WorkerDescription other = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+    cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
+    WorkerDescription other = FakeCluster::Describe("prefill-0", WorkerRole::kPrefill);
     c.change(&other);
     cluster.Join(other, /*ready=*/false);
     EXPECT_FALSE(cluster.Log("prefill-0").accepted);
@@ -180,8 +180,8 @@ TEST(PlacementTest, OtherWeightsLayoutOrTokenizerAreRefusedByName) {
 
 TEST(PlacementTest, RefusalTellsLayoutsOfEqualDescriptionApart) {
   FakeCluster cluster;
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
-  WorkerDescription other = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
+  WorkerDescription other = FakeCluster::Describe("prefill-0", WorkerRole::kPrefill);
   other.fingerprint.layout_id = 0xa9;
   cluster.Join(other, /*ready=*/false);
   EXPECT_EQ(cluster.Log("prefill-0").refusal,
@@ -192,8 +192,8 @@ TEST(PlacementTest, RefusalTellsLayoutsOfEqualDescriptionApart) {
 
 TEST(PlacementTest, RefusedWeightsMayComeOnceTheOthersAreGone) {
   FakeCluster cluster;
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
-  WorkerDescription next = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
+  WorkerDescription next = FakeCluster::Describe("decode-0", WorkerRole::kDecode);
   next.fingerprint.weights_id = 9;
   cluster.now_us += 1'100'000;  // silent for so long
   cluster.Join(next);
@@ -203,8 +203,8 @@ TEST(PlacementTest, RefusedWeightsMayComeOnceTheOthersAreGone) {
 
 TEST(PlacementTest, OtherNumericsServeButDoNotPair) {
   FakeCluster cluster;
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
-  WorkerDescription other = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
+  WorkerDescription other = FakeCluster::Describe("prefill-0", WorkerRole::kPrefill);
   other.fingerprint.numerics_id = 9;
   cluster.Join(other);
   EXPECT_TRUE(cluster.Log("prefill-0").accepted);
@@ -223,14 +223,14 @@ TEST(PlacementTest, AStreamIsResumedByItsOwnNumericsOrSaysSo) {
     SCOPED_TRACE(static_cast<int>(twin));
     const bool twin_is_left = twin != Twin::kNone;
     FakeCluster cluster({.mode = ServeMode::kAggregated});
-    cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+    cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
     const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
     cluster.Text("decode-0", uid, 0, "ab");
     if (twin_is_left) {
-      cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+      cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
       cluster.Report("decode-1", {}, 0);  // no room yet
     }
-    WorkerDescription other = FakeCluster::Describe("decode-2", PoolRole::kDecode);
+    WorkerDescription other = FakeCluster::Describe("decode-2", WorkerRole::kDecode);
     other.fingerprint.numerics_id = 9;
     cluster.Join(std::move(other));
     const auto advance = [&](int64_t us) {
@@ -272,20 +272,20 @@ TEST(PlacementTest, AStreamIsResumedByItsOwnNumericsOrSaysSo) {
 }
 
 TEST(PlacementTest, WithoutACommonTransportTheyServeButDoNotPair) {
-  const auto describe = [](const char* id, PoolRole role, std::vector<LinkKind> kinds) {
+  const auto describe = [](const char* id, WorkerRole role, std::vector<LinkKind> kinds) {
     WorkerDescription worker = FakeCluster::Describe(id, role);
     worker.transports = std::move(kinds);
     return worker;
   };
   FakeCluster cluster;
-  cluster.Join(describe("decode-0", PoolRole::kDecode, {LinkKind::kShm, LinkKind::kTcp}));
-  cluster.Join(describe("decode-1", PoolRole::kDecode, {LinkKind::kNccl}));
-  cluster.Join(describe("prefill-0", PoolRole::kPrefill, {LinkKind::kNccl}));
-  cluster.Join(describe("prefill-1", PoolRole::kPrefill, {LinkKind::kTcp}));
-  cluster.Join(describe("decode-2", PoolRole::kDecode, {LinkKind::kCudaIpc}));
-  cluster.Join(describe("prefill-3", PoolRole::kPrefill, {LinkKind::kCudaIpc}));
+  cluster.Join(describe("decode-0", WorkerRole::kDecode, {LinkKind::kShm, LinkKind::kTcp}));
+  cluster.Join(describe("decode-1", WorkerRole::kDecode, {LinkKind::kNccl}));
+  cluster.Join(describe("prefill-0", WorkerRole::kPrefill, {LinkKind::kNccl}));
+  cluster.Join(describe("prefill-1", WorkerRole::kPrefill, {LinkKind::kTcp}));
+  cluster.Join(describe("decode-2", WorkerRole::kDecode, {LinkKind::kCudaIpc}));
+  cluster.Join(describe("prefill-3", WorkerRole::kPrefill, {LinkKind::kCudaIpc}));
   // Only kinds that this router does not know.
-  cluster.Join(describe("prefill-2", PoolRole::kPrefill, {}));
+  cluster.Join(describe("prefill-2", WorkerRole::kPrefill, {}));
   for (const char* id : {"prefill-0", "prefill-1", "prefill-2"}) {
     EXPECT_TRUE(cluster.Log(id).accepted) << id;
   }
@@ -297,9 +297,9 @@ TEST(PlacementTest, WithoutACommonTransportTheyServeButDoNotPair) {
 
 TEST(PlacementTest, InexactPairsSaySo) {
   FakeCluster cluster;
-  WorkerDescription decode = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  WorkerDescription decode = FakeCluster::Describe("decode-0", WorkerRole::kDecode);
   decode.fingerprint.allow_inexact = true;
-  WorkerDescription prefill = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+  WorkerDescription prefill = FakeCluster::Describe("prefill-0", WorkerRole::kPrefill);
   prefill.fingerprint.allow_inexact = true;
   prefill.fingerprint.numerics_id = 9;
   cluster.Join(decode);
@@ -318,7 +318,7 @@ TEST(PlacementTest, NextLifeOfAWorkerVoidsTheFormer) {
   const RequestUid uid = cluster.Submit(cluster.Request("p"));
   const SessionRef old = cluster.Session("decode-0");
   cluster.now_us += 1'100'000;  // silent for so long
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   EXPECT_FALSE(cluster.sink->ended()) << "it waits for its next placement";
   cluster.core.OnSessionTokens(old, {FakeCluster::Token(uid, 0, 'x')}, cluster.now_us);
   EXPECT_TRUE(cluster.sink->tokens.empty());
@@ -332,7 +332,7 @@ TEST(PlacementTest, AnotherProcessOfALivingWorkersNameIsRefused) {
   cluster.Submit(cluster.Request("p"));
   const Incarnation first = cluster.lives["decode-0"];
   const LeaseId lease = cluster.leases["decode-0"];
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   const std::string& refusal = cluster.Log("decode-0").refusal;
   EXPECT_NE(refusal.find("--worker-id of its own"), std::string::npos) << refusal;
   ASSERT_NE(cluster.core.registry().Find(lease), nullptr);
@@ -342,7 +342,7 @@ TEST(PlacementTest, AnotherProcessOfALivingWorkersNameIsRefused) {
   // Its own next connection is no other process.
   cluster.leases["decode-0"] = lease;
   cluster.lives["decode-0"] = first;
-  WorkerDescription again = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  WorkerDescription again = FakeCluster::Describe("decode-0", WorkerRole::kDecode);
   again.name.incarnation = first;
   cluster.Join(again);
   EXPECT_TRUE(cluster.Log("decode-0").accepted);
@@ -351,7 +351,7 @@ TEST(PlacementTest, AnotherProcessOfALivingWorkersNameIsRefused) {
 TEST(PlacementTest, DrainingWorkerGetsNothingNew) {
   FakeCluster cluster;
   cluster.JoinPair();
-  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
   cluster.Report("prefill-0", {"decode-0", "decode-1"});
   WorkerLoadReport load;
   load.ready = true;
@@ -367,8 +367,8 @@ TEST(PlacementTest, DrainingWorkerGetsNothingNew) {
 TEST(PlacementTest, LoadIsSpreadBeforeWorkersReport) {
   FakeCluster cluster;
   cluster.JoinPair();
-  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
-  cluster.Join(FakeCluster::Describe("prefill-1", PoolRole::kPrefill));
+  cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
+  cluster.Join(FakeCluster::Describe("prefill-1", WorkerRole::kPrefill));
   cluster.Report("prefill-0", {"decode-0", "decode-1"});
   cluster.Report("prefill-1", {"decode-0", "decode-1"});
   for (int i = 0; i < 8; ++i) cluster.Submit(cluster.Request(std::string(100, 'p')));
@@ -463,10 +463,10 @@ TEST(PlacementTest, LosingTheLastWorkerEndsTheWaitIn503) {
 
 TEST(PlacementTest, RequestLargerThanEveryPoolIsRefusedForGood) {
   FakeCluster cluster;
-  WorkerDescription small = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  WorkerDescription small = FakeCluster::Describe("decode-0", WorkerRole::kDecode);
   small.num_blocks = 4;
   cluster.Join(small);
-  cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Join(FakeCluster::Describe("prefill-0", WorkerRole::kPrefill));
   cluster.Report("prefill-0", {"decode-0"});
   cluster.Submit(cluster.Request(std::string(100, 'p')));
   ASSERT_TRUE(cluster.sink->error.has_value());
@@ -503,10 +503,10 @@ TEST(PlacementTest, WhatIsTooLargeIsNamedWithTheLargestThatFits) {
   for (const Case& c : cases) {
     SCOPED_TRACE(c.message);
     FakeCluster cluster;
-    WorkerDescription decode = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+    WorkerDescription decode = FakeCluster::Describe("decode-0", WorkerRole::kDecode);
     decode.num_blocks = 8;
     cluster.Join(decode);
-    cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+    cluster.Join(FakeCluster::Describe("prefill-0", WorkerRole::kPrefill));
     cluster.Report("prefill-0", {"decode-0"});
     GenerateRequest request = cluster.Request(std::string(c.prompt, 'p'), c.max_tokens);
     request.num_choices = c.num_choices;
@@ -522,8 +522,8 @@ TEST(PlacementTest, WhatIsTooLargeIsNamedWithTheLargestThatFits) {
 
 // 64 blocks of 16 tokens, of which each sequence has so many for its state.
 void JoinPairWithStates(FakeCluster& cluster, uint32_t state_blocks = 10) {
-  WorkerDescription decode = FakeCluster::Describe("decode-0", PoolRole::kDecode);
-  WorkerDescription prefill = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+  WorkerDescription decode = FakeCluster::Describe("decode-0", WorkerRole::kDecode);
+  WorkerDescription prefill = FakeCluster::Describe("prefill-0", WorkerRole::kPrefill);
   decode.state_blocks = prefill.state_blocks = state_blocks;
   cluster.Join(decode);
   cluster.Join(prefill);
@@ -543,10 +543,10 @@ TEST(PlacementTest, TheStateOfEachSequenceTakesItsBlocks) {
 
 TEST(PlacementTest, AStreamWithAWindowTakesItsBlocksAlone) {
   FakeCluster cluster;
-  WorkerDescription decode = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  WorkerDescription decode = FakeCluster::Describe("decode-0", WorkerRole::kDecode);
   decode.window_blocks = 3;
   cluster.Join(decode);
-  cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Join(FakeCluster::Describe("prefill-0", WorkerRole::kPrefill));
   cluster.Report("prefill-0", {"decode-0"});
   // A prompt of 8 blocks takes 3 and one to grow into at the decode worker, and so does one with a
   // ninth block that is part full.
@@ -662,7 +662,7 @@ TEST(PlacementTest, TopologyShowsHowFastALinkIs) {
   EXPECT_NEAR(static_cast<double>(speed()), 3.82e9, 1e3);
   // Another life may be another host.
   cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   cluster.Report("prefill-0", {"decode-0"});
   const Topology topology = cluster.core.TopologyView(cluster.now_us);
   ASSERT_EQ(topology.processes[0].links.size(), 1u) << "workers are in the order of their leases";
@@ -707,7 +707,7 @@ TEST(PlacementTest, TheLimitOfALinkIsLearntWhereItIsTheLimit) {
 TEST(PlacementTest, AWorkerThatWasAskedToLeaveGetsNothingNewAndFinishesWhatItHas) {
   FakeCluster cluster;
   cluster.JoinPair();
-  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
   cluster.Report("prefill-0", {"decode-0", "decode-1"});
   const StatusOr<Incarnation> left = cluster.core.DrainWorker("decode-0", 5000);
   ASSERT_TRUE(left.ok()) << left.status();
@@ -736,8 +736,8 @@ TEST(PlacementTest, AWorkerLeavesFromTheOrderOnAndNotFromItsLastHeartbeat) {
 TEST(PlacementTest, AnUnknownWorkerCannotLeave) {
   FakeCluster cluster;
   cluster.JoinPair();
-  cluster.Join(FakeCluster::Describe("decode-2", PoolRole::kDecode));
-  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-2", WorkerRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
   const StatusOr<Incarnation> left = cluster.core.DrainWorker("decode-7", 0);
   EXPECT_EQ(left.status().code(), StatusCode::kNotFound);
   const std::string message(left.status().message());
@@ -751,7 +751,7 @@ TEST(PlacementTest, ANextLifeOfALeaverIsServedAgain) {
   ASSERT_TRUE(cluster.core.DrainWorker("decode-0", 0).ok());
   EXPECT_FALSE(cluster.core.Ready(cluster.now_us));
   cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   cluster.Report("prefill-0", {"decode-0"});
   EXPECT_TRUE(cluster.core.Ready(cluster.now_us));
 }

@@ -21,7 +21,7 @@ const ChainKey kKey = DeriveChainKey("", "default");
 struct CachingCluster : FakeCluster {
   explicit CachingCluster(RouterCoreConfig config = {}) : FakeCluster(config) {}
 
-  void JoinCaching(const std::string& id, PoolRole role, uint64_t chain_check = 0) {
+  void JoinCaching(const std::string& id, WorkerRole role, uint64_t chain_check = 0) {
     WorkerDescription worker = Describe(id, role);
     worker.num_blocks = 1024;
     worker.max_running = max_running;
@@ -31,9 +31,9 @@ struct CachingCluster : FakeCluster {
   }
   // Two workers of each role, connected; their caches are empty.
   void JoinFour() {
-    for (const char* id : {"decode-0", "decode-1"}) JoinCaching(id, PoolRole::kDecode);
+    for (const char* id : {"decode-0", "decode-1"}) JoinCaching(id, WorkerRole::kDecode);
     for (const char* id : {"prefill-0", "prefill-1"}) {
-      JoinCaching(id, PoolRole::kPrefill);
+      JoinCaching(id, WorkerRole::kPrefill);
       Report(id, {"decode-0", "decode-1"});
     }
     for (const auto& [id, lease] : leases) Tell(id, "", true);
@@ -245,7 +245,7 @@ TEST(PrefixPlacementTest, ARestartedWorkerStartsEmpty) {
   cluster.Tell("prefill-1", kPrompt);
   const LeaseId former = cluster.leases["prefill-1"];
   cluster.Advance(1'100'000, {"prefill-0", "decode-0", "decode-1"});  // silent for so long
-  cluster.JoinCaching("prefill-1", PoolRole::kPrefill);
+  cluster.JoinCaching("prefill-1", WorkerRole::kPrefill);
   cluster.Report("prefill-1", {"decode-0", "decode-1"});
   EXPECT_EQ(cluster.NumKnown("prefill-1"), 0u);
   EXPECT_EQ(cluster.core.prefixes().num_entries(), 0u);

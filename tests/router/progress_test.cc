@@ -37,7 +37,7 @@ class ProgressTest : public testing::Test {
 };
 
 TEST_F(ProgressTest, TheClientIsToldBeforeTheFirstToken) {
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   const RequestUid uid = Ask();
   EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode)[0].reports_progress);
   cluster.Tokens("decode-0", {Progress(uid, 4)});
@@ -53,7 +53,7 @@ TEST_F(ProgressTest, TheClientIsToldBeforeTheFirstToken) {
 }
 
 TEST_F(ProgressTest, WhoDidNotAskIsNotTold) {
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   const RequestUid uid = Ask(false);
   EXPECT_FALSE(cluster.Log("decode-0").Of(Order::Kind::kDecode)[0].reports_progress);
   cluster.Tokens("decode-0", {Progress(uid, 4)});
@@ -61,10 +61,10 @@ TEST_F(ProgressTest, WhoDidNotAskIsNotTold) {
 }
 
 TEST_F(ProgressTest, APromptThatIsComputedAgainNeverGoesBack) {
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   const RequestUid uid = Ask();
   cluster.Tokens("decode-0", {Progress(uid, 8)});
-  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
   cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
   cluster.Advance(100'000, {"decode-1"});
   const std::vector<Order> orders = cluster.Log("decode-1").Of(Order::Kind::kDecode);
@@ -78,7 +78,7 @@ TEST_F(ProgressTest, APromptThatIsComputedAgainNeverGoesBack) {
 }
 
 TEST_F(ProgressTest, ASlowClientMissesSome) {
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   const RequestUid uid = Ask();
   cluster.sink->buffered = size_t{1} << 20;
   cluster.Tokens("decode-0", {Progress(uid, 4)});

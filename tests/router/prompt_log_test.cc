@@ -16,14 +16,14 @@ namespace {
 
 class PromptLogTest : public testing::Test {
  protected:
-  static WorkerDescription Describe(const std::string& id, PoolRole role, bool logs = true) {
+  static WorkerDescription Describe(const std::string& id, WorkerRole role, bool logs = true) {
     WorkerDescription worker = FakeCluster::Describe(id, role);
     worker.logs_prompts = logs;
     return worker;
   }
   void JoinPair() {
-    cluster.Join(Describe("decode-0", PoolRole::kDecode));
-    cluster.Join(Describe("prefill-0", PoolRole::kPrefill));
+    cluster.Join(Describe("decode-0", WorkerRole::kDecode));
+    cluster.Join(Describe("prefill-0", WorkerRole::kPrefill));
     cluster.Report("prefill-0", {"decode-0"});
   }
   GenerateRequest Logged(std::string_view prompt) {
@@ -75,7 +75,7 @@ class MeasuredPromptLogTest : public PromptLogTest {
 
 // The answer of `echo` with max_tokens 0 has no token, though one is computed.
 TEST_F(MeasuredPromptLogTest, APromptAloneCountsAsOneAndItsTokenAsNone) {
-  cluster.Join(Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(Describe("decode-0", WorkerRole::kDecode));
   for (const bool is_alone : {true, false}) {
     GenerateRequest request = Logged("abc");
     request.echoes_alone = is_alone;
@@ -125,7 +125,7 @@ TEST_F(PromptLogTest, TokensWaitForThem) {
 }
 
 TEST_F(LocalPromptLogTest, WhatAnotherAttemptRepeatsIsTakenOnce) {
-  cluster.Join(Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(Describe("decode-0", WorkerRole::kDecode));
   const RequestUid uid = cluster.Submit(Logged("abcd"));
   cluster.State("decode-0", uid, WorkerRequestState::kReserved);
   cluster.Tokens("decode-0", {Row(uid, 1, 'b'), Row(uid, 2, 'c'), Row(uid, 1, 'b', 2),
@@ -135,7 +135,7 @@ TEST_F(LocalPromptLogTest, WhatAnotherAttemptRepeatsIsTakenOnce) {
 }
 
 TEST_F(LocalPromptLogTest, AnotherTokenThanThePromptsFailsTheRequest) {
-  cluster.Join(Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(Describe("decode-0", WorkerRole::kDecode));
   const RequestUid uid = cluster.Submit(Logged("abc"));
   cluster.Tokens("decode-0", {Row(uid, 1, 'x')});
   ASSERT_TRUE(cluster.sink->error.has_value());
@@ -143,7 +143,7 @@ TEST_F(LocalPromptLogTest, AnotherTokenThanThePromptsFailsTheRequest) {
 }
 
 TEST_F(LocalPromptLogTest, AWorkerThatEndsWithoutThemIsNotBelieved) {
-  cluster.Join(Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(Describe("decode-0", WorkerRole::kDecode));
   const RequestUid uid = cluster.Submit(Logged("abc"));
   cluster.State("decode-0", uid, WorkerRequestState::kReserved);
   cluster.Text("decode-0", uid, 0, "xy", FinishReason::kLength);
@@ -154,20 +154,20 @@ TEST_F(LocalPromptLogTest, AWorkerThatEndsWithoutThemIsNotBelieved) {
 }
 
 TEST_F(LocalPromptLogTest, AWorkerOfAnOlderReleaseGetsNone) {
-  cluster.Join(Describe("decode-0", PoolRole::kDecode, false));
+  cluster.Join(Describe("decode-0", WorkerRole::kDecode, false));
   cluster.Submit(Logged("abc"));
   ASSERT_TRUE(cluster.sink->error.has_value());
   EXPECT_EQ(cluster.sink->error->code, ErrorCode::kUnsupported);
   EXPECT_EQ(cluster.sink->error->param, "echo");
   EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
-  cluster.Join(Describe("decode-1", PoolRole::kDecode));
+  cluster.Join(Describe("decode-1", WorkerRole::kDecode));
   cluster.Submit(Logged("abc"));
   EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
   EXPECT_EQ(cluster.Log("decode-1").Of(Order::Kind::kDecode).size(), 1u);
 }
 
 TEST_F(LocalPromptLogTest, APromptOfOneTokenHasNone) {
-  cluster.Join(Describe("decode-0", PoolRole::kDecode, false));
+  cluster.Join(Describe("decode-0", WorkerRole::kDecode, false));
   const RequestUid uid = cluster.Submit(Logged("a"));
   cluster.State("decode-0", uid, WorkerRequestState::kReserved);
   cluster.Text("decode-0", uid, 0, "xy", FinishReason::kLength);

@@ -114,8 +114,8 @@ TEST(QueueRateTest, TheQueueOfOneModelRefusesNobodyOfAnother) {
   RouterCoreConfig config;
   config.mode = ServeMode::kAggregated;
   FakeCluster cluster(config);
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
-  WorkerDescription other = FakeCluster::Describe("decode-1", PoolRole::kDecode);
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
+  WorkerDescription other = FakeCluster::Describe("decode-1", WorkerRole::kDecode);
   other.model = OtherModel();
   cluster.Join(other);
   // 108 at once, of which 8 run; then one ends each quarter of a second.
@@ -146,7 +146,7 @@ TEST(QueueRateTest, ARefusedPlacementIsNoProgress) {
   RouterCoreConfig config;
   config.mode = ServeMode::kAggregated;
   FakeCluster cluster(config);
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   constexpr uint32_t kNumTaken = QueueRate::kWindow + 1;
   std::vector<RequestUid> uids;
   for (uint32_t i = 0; i < 8 + kNumTaken + 25; ++i) {
@@ -184,7 +184,7 @@ TEST(PrefillWaitTest, BoundsWhatADecodeWorkerIsSentBetweenTwoHeartbeats) {
   config.mode = ServeMode::kAggregated;
   config.prefill_wait_us = kSecond / 2;
   FakeCluster cluster(config);
-  WorkerDescription worker = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  WorkerDescription worker = FakeCluster::Describe("decode-0", WorkerRole::kDecode);
   worker.num_blocks = 1024;
   worker.max_running = 256;
   cluster.Join(worker);

@@ -31,7 +31,7 @@ uint64_t Resumes(const FakeCluster& cluster, ResumeReason reason, ResumeSource s
 }
 
 void Rejoin(FakeCluster& cluster, const std::string& id) {
-  const PoolRole role = id == "decode-0" ? PoolRole::kDecode : PoolRole::kPrefill;
+  const WorkerRole role = id == "decode-0" ? WorkerRole::kDecode : WorkerRole::kPrefill;
   cluster.Join(FakeCluster::Describe(id, role));
   cluster.Report("prefill-0", {"decode-0"});
   cluster.Advance(100'000, {"decode-0", "prefill-0"});
@@ -181,7 +181,7 @@ TEST(RecoveryTest, SilentReservationIsPlacedAgain) {
 TEST(RecoveryTest, EngineThatHangsBehindHeartbeatsIsLeftAlone) {
   FakeCluster cluster;
   cluster.JoinPair();
-  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
   cluster.Report("prefill-0", {"decode-0", "decode-1"});
   const std::vector<std::string> all = {"decode-0", "decode-1", "prefill-0"};
   cluster.Submit(cluster.Request("prompt"));
@@ -209,7 +209,7 @@ TEST(RecoveryTest, StrandedPromptIsSentToAnotherDecodeWorker) {
   FakeCluster cluster;
   JoinOldPair(cluster);
   const RequestUid uid = PlayTo(cluster, Phase::kGranted);
-  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
   cluster.Report("prefill-0", {"decode-0", "decode-1"});
   cluster.State("prefill-0", uid, WorkerRequestState::kStranded, StatusCode::kUnavailable);
   EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kCancel).size(), 1u);
@@ -397,7 +397,7 @@ TEST(RecoveryTest, BothWorkersOfARequestMayDieAtOnce) {
   cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
   cluster.core.OnLeaseClosed(cluster.leases["prefill-0"]);
   EXPECT_FALSE(cluster.sink->ended());
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   Rejoin(cluster, "prefill-0");
   ExpectGoesOn(cluster, uid, "a", 2);
 }

@@ -227,8 +227,8 @@ TEST(RequestFaultTest, RefusalsWithoutEndBecome429AndAreFew) {
 // Two decode workers that compute their prompts; decode-0 looks emptier.
 struct TwoDecoders {
   TwoDecoders() : cluster(Config()) {
-    cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
-    cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+    cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
+    cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
     Report();
   }
   static RouterCoreConfig Config() {
@@ -287,7 +287,7 @@ TEST(RequestFaultTest, AWorkerThatGoesOnRefusingIsTriedLessAndLess) {
 // Else a large one would be starved by small ones.
 TEST(RequestFaultTest, ARefusalByTheOnlyWorkerKeepsTheOrder) {
   FakeCluster cluster(TwoDecoders::Config());
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   const RequestUid large = cluster.Submit(cluster.Request(std::string(320, 'p')));
   cluster.State("decode-0", large, WorkerRequestState::kRejected, StatusCode::kResourceExhausted);
   EXPECT_TRUE(cluster.core.Ready(cluster.now_us)) << "it is full, not gone";

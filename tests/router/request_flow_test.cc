@@ -288,7 +288,7 @@ TEST(RequestFlowTest, UnequalTokensEndTheRequestAndAreCounted) {
 TEST(RequestFlowTest, EventsOfOtherPlacementsAreDroppedAndCounted) {
   FakeCluster cluster;
   cluster.JoinPair();
-  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
   const RequestUid uid = PlayTo(cluster, Phase::kPlaced);
   const bool on_zero = !cluster.Log("decode-0").Of(Order::Kind::kDecode).empty();
   const std::string other = on_zero ? "decode-1" : "decode-0";

@@ -56,7 +56,7 @@ TEST(RequestTakenTest, AWorkerAloneHasItOnceItBegins) {
   RouterCoreConfig config;
   config.mode = ServeMode::kAggregated;
   FakeCluster cluster(config);
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
   EXPECT_EQ(cluster.sink->num_taken, 0);
   cluster.State("decode-0", uid, WorkerRequestState::kPrefillStarted);
@@ -266,7 +266,7 @@ TEST(RetryEstimateTest, ARefusalOfAFullServerNamesTheTimeOfItsTurn) {
   config.mode = ServeMode::kAggregated;
   config.queue_wait_us = kSecond / 2;
   FakeCluster cluster(config);
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   std::vector<RequestUid> running;
   for (int i = 0; i < 8; ++i) running.push_back(cluster.Submit(cluster.Request("p", 33)));
   for (uint32_t token = 0; token < 3; ++token) {

@@ -136,7 +136,7 @@ TEST(RequestTracesTest, APlacementThatIsLostIsCountedWithItsReasonAndItsWait) {
   const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
   cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
   cluster.now_us += 30'000;
-  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("decode-0", WorkerRole::kDecode));
   cluster.Report("prefill-0", {"decode-0"});
   cluster.Advance(100'000, {"decode-0", "prefill-0"});
   const Traces traces = cluster.core.Traces(cluster.now_us);

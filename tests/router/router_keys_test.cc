@@ -38,7 +38,7 @@ class RouterKeysTest : public testing::Test {
   RouterKeysTest() : router_(Config(), inbox_, &connector_, &registry_) {
     connector_.logs[kWorker] = std::make_shared<WorkerLog>();
     inbox_->Post([this](RouterCore& core, int64_t now_us) {
-      core.OnWorkerHello(LeaseId(1), FakeCluster::Describe(kWorker, PoolRole::kDecode),
+      core.OnWorkerHello(LeaseId(1), FakeCluster::Describe(kWorker, WorkerRole::kDecode),
                          std::make_unique<FakeLease>(connector_.logs[kWorker]), now_us);
       core.OnSessionUp(connector_.last_session[kWorker], now_us);
     });

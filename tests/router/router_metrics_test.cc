@@ -20,7 +20,7 @@ TEST(RouterMetricsTest, TheDecodeWorkersCountAsOnePool) {
   EXPECT_EQ(cluster.metrics.kv_pool_blocks->value(), 0);
   EXPECT_EQ(cluster.metrics.decode_kv_pressure->value(), 0);
   cluster.JoinPair();
-  WorkerDescription larger = FakeCluster::Describe("decode-1", PoolRole::kDecode);
+  WorkerDescription larger = FakeCluster::Describe("decode-1", WorkerRole::kDecode);
   larger.num_blocks = 192;
   cluster.Join(std::move(larger));
   cluster.Report("decode-0", {}, 0);  // all 64 in use

@@ -105,7 +105,7 @@ TEST(RouterListener, AListenerThatIsTakenAwayHasHeardTheLatestState) {
   config.mode = ServeMode::kAggregated;
   Router router(config, inbox, &connector, &registry);
   inbox->Post([&](RouterCore& core, int64_t now_us) {
-    core.OnWorkerHello(LeaseId(1), FakeCluster::Describe("decode-0", PoolRole::kDecode),
+    core.OnWorkerHello(LeaseId(1), FakeCluster::Describe("decode-0", WorkerRole::kDecode),
                        std::make_unique<FakeLease>(connector.logs["decode-0"]), now_us);
     core.OnSessionUp(connector.last_session["decode-0"], now_us);
     WorkerLoadReport load;

@@ -17,7 +17,7 @@ std::shared_ptr<const ModelInfo> OtherModel() {
 }
 
 // Joins a worker of another model: other weights and another layout, which its pool may have.
-void JoinOther(FakeCluster& cluster, const std::string& id, PoolRole role) {
+void JoinOther(FakeCluster& cluster, const std::string& id, WorkerRole role) {
   WorkerDescription worker = FakeCluster::Describe(id, role);
   worker.model = OtherModel();
   worker.fingerprint.layout_id = 11;
@@ -34,8 +34,8 @@ RequestUid SubmitTo(FakeCluster& cluster, std::shared_ptr<const ModelInfo> model
 TEST(SeveralModelsTest, ARequestGoesToThePoolOfItsModel) {
   FakeCluster cluster;
   cluster.JoinPair();
-  JoinOther(cluster, "decode-1", PoolRole::kDecode);
-  JoinOther(cluster, "prefill-1", PoolRole::kPrefill);
+  JoinOther(cluster, "decode-1", WorkerRole::kDecode);
+  JoinOther(cluster, "prefill-1", WorkerRole::kPrefill);
   cluster.Report("prefill-1", {"decode-1"});
   for (int i = 0; i < 4; ++i) {
     SubmitTo(cluster, TestModel());
@@ -67,8 +67,8 @@ TEST(SeveralModelsTest, ReadyOnceEachExpectedModelHadAPool) {
   cluster.JoinPair();
   cluster.Advance(1'000'000, {"decode-0", "prefill-0"});
   EXPECT_FALSE(cluster.core.Ready(cluster.now_us));
-  JoinOther(cluster, "decode-1", PoolRole::kDecode);
-  JoinOther(cluster, "prefill-1", PoolRole::kPrefill);
+  JoinOther(cluster, "decode-1", WorkerRole::kDecode);
+  JoinOther(cluster, "prefill-1", WorkerRole::kPrefill);
   cluster.Report("prefill-1", {"decode-1"});
   EXPECT_TRUE(cluster.core.Ready(cluster.now_us));
   cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
@@ -80,11 +80,11 @@ TEST(SeveralModelsTest, ReadyOnceEachExpectedModelHadAPool) {
 TEST(SeveralModelsTest, EachModelWaitsForItsFirstPrefillWorker) {
   FakeCluster cluster;
   cluster.JoinPair();
-  JoinOther(cluster, "decode-1", PoolRole::kDecode);
+  JoinOther(cluster, "decode-1", WorkerRole::kDecode);
   SubmitTo(cluster, OtherModel());
   EXPECT_EQ(cluster.connector.logs["decode-1"]->Of(Order::Kind::kDecode).size(), 0u)
       << "a pair of the other model is no pair of this one";
-  JoinOther(cluster, "prefill-1", PoolRole::kPrefill);
+  JoinOther(cluster, "prefill-1", WorkerRole::kPrefill);
   cluster.Report("prefill-1", {"decode-1"});
   EXPECT_EQ(cluster.connector.logs["prefill-1"]->Of(Order::Kind::kPrefill).size(), 1u);
 }
@@ -93,7 +93,7 @@ TEST(SeveralModelsTest, TheTopologySaysOfWhichModelAWorkerIs) {
   FakeCluster cluster;
   cluster.JoinPair();
   EXPECT_FALSE(cluster.core.TopologyView(cluster.now_us).has_several_models);
-  JoinOther(cluster, "decode-1", PoolRole::kDecode);
+  JoinOther(cluster, "decode-1", WorkerRole::kDecode);
   const Topology topology = cluster.core.TopologyView(cluster.now_us);
   EXPECT_TRUE(topology.has_several_models);
   EXPECT_EQ(topology.model, "other,toy");

@@ -271,11 +271,11 @@ TEST_F(ShadowRunsTest, TooManyWaitingAreDropped) {
 }
 
 TEST_F(ShadowRunsTest, EachRunsOnAnIdleWorkerOfTheSameNumerics) {
-  WorkerDescription other = FakeCluster::Describe("decode-1", PoolRole::kDecode);
+  WorkerDescription other = FakeCluster::Describe("decode-1", WorkerRole::kDecode);
   other.fingerprint.numerics_id = 5;
   cluster_.Join(other);
-  cluster_.Join(FakeCluster::Describe("decode-2", PoolRole::kDecode));
-  cluster_.Join(FakeCluster::Describe("decode-3", PoolRole::kDecode));
+  cluster_.Join(FakeCluster::Describe("decode-2", WorkerRole::kDecode));
+  cluster_.Join(FakeCluster::Describe("decode-3", WorkerRole::kDecode));
   for (int i = 0; i < 4; ++i) Serve(Submit(Request()));
   Tick();
   EXPECT_THAT(Shadows("decode-1"), IsEmpty()) << "its bits are its own";
@@ -421,7 +421,7 @@ TEST_F(ShadowRunsTest, AShadowHasItsClientsTimeAndItsEndIsNoFault) {
 }
 
 TEST_F(ShadowRunsTest, OneThatCannotStartHoldsUpNobody) {
-  WorkerDescription other = FakeCluster::Describe("decode-1", PoolRole::kDecode);
+  WorkerDescription other = FakeCluster::Describe("decode-1", WorkerRole::kDecode);
   other.fingerprint.numerics_id = 5;
   cluster_.Join(other);
   GenerateResult result;

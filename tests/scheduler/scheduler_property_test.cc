@@ -35,7 +35,7 @@ struct Reservation {
 // One random run on one worker.
 class RandomRun {
  public:
-  RandomRun(SchedulerRole role, uint64_t seed)
+  RandomRun(WorkerRole role, uint64_t seed)
       : random_(seed),
         has_cache_(random_.OneIn(2)),
         worker_(MakeConfig(role), random_.Between(6, 60), has_cache_) {
@@ -56,7 +56,7 @@ class RandomRun {
       case 1:
         return Arrive();
       case 2:
-        return worker_.scheduler().config().role == SchedulerRole::kPrefill ? Arrive() : Reserve();
+        return worker_.scheduler().config().role == WorkerRole::kPrefill ? Arrive() : Reserve();
       case 3:
         return EndReservation();
       case 4:
@@ -88,7 +88,7 @@ class RandomRun {
   const ToyWorker& worker() const { return worker_; }
 
  private:
-  SchedulerConfig MakeConfig(SchedulerRole role) {
+  SchedulerConfig MakeConfig(WorkerRole role) {
     SchedulerConfig config;
     config.role = role;
     config.block_size = random_.Between(1, 5);
@@ -188,7 +188,7 @@ class RandomRun {
   }
 
   void Verify(const Request& request) {
-    if (request.cancelled || worker_.scheduler().config().role == SchedulerRole::kPrefill) return;
+    if (request.cancelled || worker_.scheduler().config().role == WorkerRole::kPrefill) return;
     for (uint32_t choice = 0; choice < request.num_choices; ++choice) {
       const std::pair key(request.uid, choice);
       ASSERT_TRUE(worker_.finished[key]) << "uid " << request.uid << " choice " << choice;
@@ -207,7 +207,7 @@ class RandomRun {
   bool progressed_ = false;
 };
 
-class SchedulerPropertyTest : public testing::TestWithParam<SchedulerRole> {};
+class SchedulerPropertyTest : public testing::TestWithParam<WorkerRole> {};
 
 TEST_P(SchedulerPropertyTest, EveryRequestSaysWhatItWouldSayAlone) {
   uint64_t preemptions = 0;
@@ -239,20 +239,19 @@ TEST_P(SchedulerPropertyTest, EveryRequestSaysWhatItWouldSayAlone) {
   std::printf("%zu requests, %llu preemptions, %llu steps ahead, %llu rows for nothing\n", requests,
               static_cast<unsigned long long>(preemptions), static_cast<unsigned long long>(ahead),
               static_cast<unsigned long long>(wasted));
-  EXPECT_EQ(ahead > 500, GetParam() != SchedulerRole::kPrefill);
-  EXPECT_EQ(wasted > 50, GetParam() != SchedulerRole::kPrefill);
+  EXPECT_EQ(ahead > 500, GetParam() != WorkerRole::kPrefill);
+  EXPECT_EQ(wasted > 50, GetParam() != WorkerRole::kPrefill);
   std::printf("with states: %llu checkpoints, %llu tokens found\n",
               static_cast<unsigned long long>(checkpoints),
               static_cast<unsigned long long>(hit_tokens));
   EXPECT_GT(checkpoints, 100u);
   EXPECT_GT(hit_tokens, 100u);
   EXPECT_GT(requests, 2'000u);
-  EXPECT_EQ(preemptions > 100, GetParam() != SchedulerRole::kPrefill);
+  EXPECT_EQ(preemptions > 100, GetParam() != WorkerRole::kPrefill);
 }
 
 INSTANTIATE_TEST_SUITE_P(Roles, SchedulerPropertyTest,
-                         testing::Values(SchedulerRole::kPrefill, SchedulerRole::kDecode,
-                                         SchedulerRole::kAggregated));
+                         testing::Values(WorkerRole::kPrefill, WorkerRole::kDecode));
 
 }  // namespace
 }  // namespace baton::scheduler

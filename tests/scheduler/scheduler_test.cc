@@ -221,7 +221,7 @@ TEST(SchedulerTest, AChunkGoesOnPastACheckpointAndEndsBeforeTheNext) {
 }
 
 TEST(SchedulerTest, APromptThatCameByAHandOffLeavesAStateAtTheFirstBorderAfterIt) {
-  SchedulerConfig config = ToyConfig(SchedulerRole::kDecode);
+  SchedulerConfig config = ToyConfig(WorkerRole::kDecode);
   config.state_blocks = 2;
   for (const uint32_t num_tokens : {10u, 12u}) {
     ToyWorker worker(config, 64, /*prefix_cache=*/true);
@@ -490,7 +490,7 @@ TEST(SchedulerTest, TheYoungestLosesItsBlocksAndIsReplayed) {
 
 TEST(SchedulerTest, AllBlocksHeldByWaitingChoicesIsNoDeadlock) {
   // Two bound sequences may run, two more hold blocks and wait; growth must take from those.
-  SchedulerConfig config = ToyConfig(SchedulerRole::kDecode);
+  SchedulerConfig config = ToyConfig(WorkerRole::kDecode);
   config.max_running = 2;
   ToyWorker worker(config, 12);
   const SequenceLimits limits = Limits(12);
@@ -558,7 +558,7 @@ TEST_P(CornerTest, LocalAndBoundSequencesSayTheSame) {
     ExpectOutputs(local, 1, prompt, limits, n);
     EXPECT_EQ(local.pool().num_free(), 100u);
 
-    ToyWorker bound(ToyConfig(SchedulerRole::kDecode), 100);
+    ToyWorker bound(ToyConfig(WorkerRole::kDecode), 100);
     const SequenceSpec spec = bound.Spec(1, prompt, limits, n);
     ASSERT_TRUE(bound.scheduler().CanReserve(spec).ok());
     std::vector<BlockHandle> blocks;
@@ -579,7 +579,7 @@ INSTANTIATE_TEST_SUITE_P(Lengths, CornerTest,
                                           testing::Values(1, 2, 9), testing::Values(1, 2, 5)));
 
 TEST(SchedulerTest, APrefillWorkerKeepsADonePromptUntilItIsRemoved) {
-  ToyWorker worker(ToyConfig(SchedulerRole::kPrefill), 10);
+  ToyWorker worker(ToyConfig(WorkerRole::kPrefill), 10);
   // Longer than decode could ever hold here: a prefill worker needs the prompt's blocks only.
   ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, Prompt(40), Limits(500), 3), 0).ok());
   while (worker.done.empty()) worker.Step();
@@ -601,7 +601,7 @@ TEST(SchedulerTest, APrefillWorkerKeepsADonePromptUntilItIsRemoved) {
 }
 
 TEST(SchedulerTest, ReservationsYieldToSequencesThatAreOwedBlocks) {
-  ToyWorker worker(ToyConfig(SchedulerRole::kDecode), 10);
+  ToyWorker worker(ToyConfig(WorkerRole::kDecode), 10);
   const auto spec = [&] { return worker.Spec(50, Prompt(8), Limits(4)); };
   EXPECT_TRUE(worker.scheduler().CanReserve(spec()).ok());
   std::vector<BlockHandle> held;

@@ -71,7 +71,7 @@ TEST(SharedPrefixTest, ASequenceThatEndsKeepsWhatAnEqualPromptHadComputedFirst) 
 }
 
 TEST(SharedPrefixTest, ASequenceThatIsRemovedLeavesItsBlocksToOthers) {
-  ToyWorker worker(ToyConfig(SchedulerRole::kPrefill), 24, /*prefix_cache=*/true);
+  ToyWorker worker(ToyConfig(WorkerRole::kPrefill), 24, /*prefix_cache=*/true);
   const std::vector<TokenId> prompt = Chatty(17);
   Add(worker, 1, prompt, 2);
   Add(worker, 2, prompt, 2);

@@ -13,7 +13,7 @@
 namespace baton::scheduler {
 
 // Blocks of 4 tokens and chunks of up to 32, for a pool of some 64 blocks.
-inline SchedulerConfig ToyConfig(SchedulerRole role = SchedulerRole::kAggregated) {
+inline SchedulerConfig ToyConfig(WorkerRole role = WorkerRole::kDecode) {
   SchedulerConfig config;
   config.role = role;
   config.block_size = 4;

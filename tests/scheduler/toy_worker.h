@@ -83,7 +83,7 @@ class ToyWorker {
     Finish(results);
     for (const BatchItem& item : plan.items) {
       if (!item.ends_prompt) continue;
-      if (scheduler_.config().role == SchedulerRole::kPrefill) {
+      if (scheduler_.config().role == WorkerRole::kPrefill) {
         done.push_back(item.id);
       } else {
         Divide(item.id);

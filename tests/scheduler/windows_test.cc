@@ -15,7 +15,7 @@ using kv::BlockState;
 namespace {
 
 // Blocks of 4 tokens and a window of 6: the row at position p sees [p - 5, p].
-SchedulerConfig Config(SchedulerRole role) {
+SchedulerConfig Config(WorkerRole role) {
   SchedulerConfig config = ToyConfig(role);
   config.window = 6;
   config.max_chunk = 8;
@@ -29,7 +29,7 @@ TEST(WindowTest, BlocksThatNoRowSeesAreReleasedWhileAStreamDecodes) {
   for (const bool prefix_cache : {false, true}) {
     for (const uint32_t num_choices : {1u, 2u}) {
       SCOPED_TRACE(testing::Message() << prefix_cache << " " << num_choices);
-      const SchedulerConfig config = Config(SchedulerRole::kAggregated);
+      const SchedulerConfig config = Config(WorkerRole::kDecode);
       ToyWorker worker(config, 64, prefix_cache);
       const std::vector<TokenId> prompt = Chatty(21);
       ASSERT_TRUE(
@@ -59,7 +59,7 @@ TEST(WindowTest, BlocksThatNoRowSeesAreReleasedWhileAStreamDecodes) {
 }
 
 TEST(WindowTest, AHandOffTakesTheBlocksThatItsRowsSee) {
-  const SchedulerConfig config = Config(SchedulerRole::kDecode);
+  const SchedulerConfig config = Config(WorkerRole::kDecode);
   for (const bool prefix_cache : {false, true}) {
     for (const uint32_t num_tokens : {5u, 6u, 8u, 9u, 21u}) {
       for (const uint32_t num_choices : {1u, 3u}) {
@@ -85,7 +85,7 @@ TEST(WindowTest, AHandOffTakesTheBlocksThatItsRowsSee) {
 
 // A pool for a window and a chunk is enough for a prompt of any length, and for its answer.
 TEST(WindowTest, APromptHoldsWhatItsChunkSees) {
-  const SchedulerConfig config = Config(SchedulerRole::kAggregated);
+  const SchedulerConfig config = Config(WorkerRole::kDecode);
   EXPECT_EQ(config.MaxHeldBlocks(), kMostHeld);
   for (const bool prefix_cache : {false, true}) {
     for (const uint32_t num_tokens : {4u, 23u, 24u, 25u, 90u, 93u}) {
@@ -106,7 +106,7 @@ TEST(WindowTest, APromptHoldsWhatItsChunkSees) {
 }
 
 TEST(WindowTest, APoolWithoutRoomForAWindowAndAChunkTakesNoLongPrompt) {
-  ToyWorker worker(Config(SchedulerRole::kAggregated), kMostHeld - 1);
+  ToyWorker worker(Config(WorkerRole::kDecode), kMostHeld - 1);
   EXPECT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, Chatty(8), Limits(12)), 0).ok());
   EXPECT_EQ(worker.scheduler().AddWaiting(worker.Spec(2, Chatty(8), Limits(20)), 0).code(),
             StatusCode::kOutOfRange);
@@ -115,7 +115,7 @@ TEST(WindowTest, APoolWithoutRoomForAWindowAndAChunkTakesNoLongPrompt) {
 }
 
 TEST(WindowTest, APrefillWorkerHoldsItsPromptWhole) {
-  ToyWorker worker(Config(SchedulerRole::kPrefill), 23);
+  ToyWorker worker(Config(WorkerRole::kPrefill), 23);
   ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, Chatty(90), Limits(60)), 0).ok());
   while (worker.done.empty()) worker.Step();
   EXPECT_EQ(worker.scheduler().Find(SequenceId(1))->table.num_released(), 0u);
@@ -124,7 +124,7 @@ TEST(WindowTest, APrefillWorkerHoldsItsPromptWhole) {
 }
 
 TEST(WindowTest, ACachedPrefixIsHeldFromItsWindowOn) {
-  ToyWorker worker(Config(SchedulerRole::kAggregated), 40, /*prefix_cache=*/true);
+  ToyWorker worker(Config(WorkerRole::kDecode), 40, /*prefix_cache=*/true);
   ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, Chatty(90), Limits(2)), 0).ok());
   RunToEnd(worker);
   ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(2, Chatty(94), Limits(20)), 0).ok());
@@ -138,7 +138,7 @@ TEST(WindowTest, ACachedPrefixIsHeldFromItsWindowOn) {
 // Two prompts hold the same blocks of a beginning that was cached, and none is free: the first one
 // gets no room from what it releases, since the second one holds that too.
 TEST(WindowTest, APromptLosesItsBlocksWhereOthersHoldWhatItReleased) {
-  ToyWorker worker(Config(SchedulerRole::kAggregated), 20, /*prefix_cache=*/true);
+  ToyWorker worker(Config(WorkerRole::kDecode), 20, /*prefix_cache=*/true);
   ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, Chatty(60), Limits(1)), 0).ok());
   RunToEnd(worker);
   const std::vector<TokenId> first = Chatty(100);

@@ -77,10 +77,6 @@ EXTRA_HEADERS = {
     "kernels": {"kvcache/kv_view.h", "kvcache/kv_layout.h", "kvcache/kv_slices.h"},
     "src/model": {"kvcache/kv_view.h", "kvcache/kv_layout.h", "kvcache/kv_window.h"},
 }
-# Sources of a component that may include another component, by the start of their path.
-EXTRA_SOURCES = {
-    "kvcache/kv_arena": ["src/device"],
-}
 # Headers of a component that are not part of its pure face, and who may not see them.
 IMPURE = {"kvcache/kv_arena.h": ["scheduler", "src/router", "src/api"]}
 
@@ -107,7 +103,6 @@ CUDA_PEOPLE = (
     "src/device/cuda/",
     "kernels/cuda/",
     "kvcache/transport/nccl",
-    "src/device/simt/",
     "kernels/simt/",
 )
 
@@ -135,9 +130,7 @@ def allowed(path, row, included):
     target = component_of(included)
     if target is None or target in closure(row):
         return row not in IMPURE.get(included, [])
-    if included in EXTRA_HEADERS.get(row, set()):
-        return True
-    return any(path.startswith(start) and target in rows for start, rows in EXTRA_SOURCES.items())
+    return included in EXTRA_HEADERS.get(row, set())
 
 
 def _check_line(path, row, number, included):

@@ -50,11 +50,6 @@ IpcReceiver::IpcReceiver(const IpcParts* parts, std::unique_ptr<SlicePuller> pul
 
 IpcReceiver::~IpcReceiver() = default;
 
-IpcReceiver::Peer* IpcReceiver::Find(Incarnation peer) {
-  const auto entry = peers_.find(peer);
-  return entry == peers_.end() ? nullptr : entry->second.get();
-}
-
 void IpcReceiver::AddPeer(const PeerUp& peer, uint64_t epoch) {
   auto added = std::make_unique<Peer>();
   added->epoch = epoch;
@@ -63,7 +58,7 @@ void IpcReceiver::AddPeer(const PeerUp& peer, uint64_t epoch) {
 }
 
 void IpcReceiver::RemovePeer(Incarnation id) {
-  if (Find(id) == nullptr) return;
+  if (FindPeer(peers_, id) == nullptr) return;
   for (Batch& batch : batches_) {
     if (batch.peer != id) continue;
     batch.counts = false;
@@ -81,7 +76,7 @@ bool IpcReceiver::IsWriting(TransferId transfer) const {
 }
 
 void IpcReceiver::HandleOffer(Incarnation id, IpcMessage offer) {
-  Peer* const peer = Find(id);
+  Peer* const peer = FindPeer(peers_, id);
   if (peer == nullptr) return;
   // An offer that is made again while it is worked on gets its answer all the same.
   const auto is_it = [&](const IpcMessage& other) { return other.batch == offer.batch; };

@@ -43,7 +43,6 @@ class IpcReceiver final : public SliceReceiver {
   struct Peer;
   struct Batch;
 
-  Peer* Find(Incarnation peer);
   // StepBatch and FinishPull take `now_us` for progress.
   void StepBatch(Batch* batch, int64_t now_us);
   void FinishPull(Batch* batch, int64_t now_us);

@@ -30,18 +30,13 @@ IpcSender::IpcSender(const IpcParts* parts)
 
 IpcSender::~IpcSender() = default;
 
-IpcSender::Peer* IpcSender::Find(Incarnation peer) {
-  const auto entry = peers_.find(peer);
-  return entry == peers_.end() ? nullptr : entry->second.get();
-}
-
 bool IpcSender::AddPeer(const PeerUp& peer) {
   if (peer.dialled) peers_[peer.peer] = std::make_unique<Peer>();
   return peer.dialled;
 }
 
 void IpcSender::RemovePeer(Incarnation id) {
-  const Peer* const peer = Find(id);
+  const Peer* const peer = FindPeer(peers_, id);
   if (peer == nullptr) return;
   size_t count = peer->queue.size();
   for (const Batch& batch : peer->offered) count += batch.slices.size();
@@ -50,7 +45,7 @@ void IpcSender::RemovePeer(Incarnation id) {
 }
 
 void IpcSender::Enqueue(Incarnation id, std::span<const SliceRef> slices) {
-  Peer* const peer = Find(id);
+  Peer* const peer = FindPeer(peers_, id);
   if (peer == nullptr) {
     parts_->inbox->ReleaseSlices(id, static_cast<uint32_t>(slices.size()));
     return;
@@ -59,7 +54,7 @@ void IpcSender::Enqueue(Incarnation id, std::span<const SliceRef> slices) {
 }
 
 void IpcSender::CloseSend(Incarnation id, TransferId transfer) {
-  Peer* const peer = Find(id);
+  Peer* const peer = FindPeer(peers_, id);
   if (peer == nullptr) return;
   const auto is_its = [transfer](const SliceRef& slice) { return slice.transfer == transfer; };
   size_t dropped = std::erase_if(peer->queue, is_its);
@@ -68,7 +63,7 @@ void IpcSender::CloseSend(Incarnation id, TransferId transfer) {
 }
 
 void IpcSender::HandleDone(Incarnation id, uint64_t number) {
-  Peer* const peer = Find(id);
+  Peer* const peer = FindPeer(peers_, id);
   // A peer that this side never dialled has nothing to answer.
   if (peer == nullptr || number >= next_batch_) return parts_->ipc_counters->protocol.Add();
   const auto batch =

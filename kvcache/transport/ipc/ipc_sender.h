@@ -42,7 +42,6 @@ class IpcSender final : public SliceSender {
   struct Batch;
   struct Peer;
 
-  Peer* Find(Incarnation peer);
   void OfferMore(Incarnation id, Peer* peer, int64_t now_us);
   void Offer(Incarnation id, Batch* batch, int64_t now_us);
 

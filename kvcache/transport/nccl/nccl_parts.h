@@ -128,6 +128,23 @@ enum class SlotState : uint8_t {
   kDraining,    // given up; its stream has not come to the event yet
 };
 
+// Operations under way in a half's slots: of one peer; or of all, but for first ones.
+template <typename Batches>
+uint32_t NumPosted(const Batches& batches, std::optional<Incarnation> of) {
+  return static_cast<uint32_t>(std::count_if(batches.begin(), batches.end(), [of](const auto& b) {
+    const bool is_posted = b.state == SlotState::kPosting || b.state == SlotState::kMoving;
+    return is_posted && (of.has_value() ? b.peer == *of : !b.is_first);
+  }));
+}
+
+// Slots that a first operation over a communicator holds.
+template <typename Batches>
+uint32_t NumFirstSlots(const Batches& batches) {
+  return static_cast<uint32_t>(std::count_if(batches.begin(), batches.end(), [](const auto& b) {
+    return b.state != SlotState::kFree && b.is_first;
+  }));
+}
+
 }  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_NCCL_NCCL_PARTS_H_

@@ -67,11 +67,6 @@ NcclReceiver::NcclReceiver(const NcclParts* parts, std::unique_ptr<StagingRing> 
 
 NcclReceiver::~NcclReceiver() = default;
 
-NcclReceiver::Peer* NcclReceiver::Find(Incarnation peer) {
-  const auto entry = peers_.find(peer);
-  return entry == peers_.end() ? nullptr : entry->second.get();
-}
-
 void NcclReceiver::AddPeer(const PeerUp& peer, uint64_t epoch) {
   auto added = std::make_unique<Peer>();
   added->epoch = epoch;
@@ -79,7 +74,7 @@ void NcclReceiver::AddPeer(const PeerUp& peer, uint64_t epoch) {
 }
 
 void NcclReceiver::RemovePeer(Incarnation id) {
-  Peer* const peer = Find(id);
+  Peer* const peer = FindPeer(peers_, id);
   if (peer == nullptr) return;
   if (peer->link != nullptr) DropLink(id, peer);
   for (Batch& batch : batches_) {
@@ -103,7 +98,7 @@ FrameHeader NcclReceiver::HeaderOf(const SliceRef& slice, uint64_t epoch) const 
 }
 
 void NcclReceiver::Handle(Incarnation id, const NcclMessage& message, int64_t now_us) {
-  Peer* const peer = Find(id);
+  Peer* const peer = FindPeer(peers_, id);
   if (peer == nullptr) return;
   if (message.kind == NcclMessageKind::kConnect) return Connect(id, message, now_us);
   if (peer->link == nullptr || peer->link->number != message.link) {
@@ -132,7 +127,7 @@ void NcclReceiver::Refuse(Incarnation id, uint64_t link, NcclDropReason reason) 
 }
 
 void NcclReceiver::Connect(Incarnation id, const NcclMessage& message, int64_t now_us) {
-  Peer* const peer = Find(id);
+  Peer* const peer = FindPeer(peers_, id);
   // A new one means that the prefill worker has given up the former.
   if (peer->link != nullptr) DropLink(id, peer);
   if (message.number != static_cast<uint32_t>(parts_->table->version)) {
@@ -167,7 +162,7 @@ void NcclReceiver::Join(Incarnation id, Link* link, const nccl::UniqueId& name) 
 
 // Judged now, so that what nobody wants does not cross, and again before it is written.
 void NcclReceiver::TakeOffer(Incarnation id, const NcclMessage& message, int64_t now_us) {
-  Peer* const peer = Find(id);
+  Peer* const peer = FindPeer(peers_, id);
   if (message.slices.size() > ring_->max_slices() ||
       peer->link->offers.size() >= kMaxWaitingOffers) {
     return Fail(id, NcclDropReason::kProtocol,
@@ -199,21 +194,6 @@ void NcclReceiver::TakeOffer(Incarnation id, const NcclMessage& message, int64_t
   peer->link->offers.push_back(std::move(offer));
 }
 
-uint32_t NcclReceiver::NumPosted(std::optional<Incarnation> of) const {
-  uint32_t count = 0;
-  for (const Batch& batch : batches_) {
-    const bool is_posted = batch.state == SlotState::kPosting || batch.state == SlotState::kMoving;
-    count += is_posted && (of.has_value() ? batch.peer == *of : !batch.is_first) ? 1 : 0;
-  }
-  return count;
-}
-
-uint32_t NcclReceiver::NumFirstSlots() const {
-  return static_cast<uint32_t>(std::count_if(
-      batches_.begin(), batches_.end(),
-      [](const Batch& batch) { return batch.state != SlotState::kFree && batch.is_first; }));
-}
-
 int64_t NcclReceiver::Step(int64_t now_us) {
   for (auto& [id, peer] : peers_) {
     if (peer->link != nullptr) StepLink(id, peer.get(), now_us);
@@ -243,7 +223,7 @@ int64_t NcclReceiver::NextDueUs(int64_t now_us) const {
 
 void NcclReceiver::StepLink(Incarnation id, Peer* peer, int64_t now_us) {
   Link* const link = peer->link.get();
-  if (link->is_built && NumPosted(id) == 0) return;
+  if (link->is_built && NumPosted(batches_, id) == 0) return;
   const StatusOr<bool> polled = link->comm == nullptr ? false : link->comm->Poll();
   if (!polled.ok()) return Fail(id, NcclDropReason::kFailed, polled.status());
   if (*polled && !link->is_built) {
@@ -286,7 +266,7 @@ void NcclReceiver::StepBatch(Batch* batch, int64_t now_us) {
 // The bytes are in staging: the prefill worker is told, and they are judged.
 void NcclReceiver::Receive(Batch* batch, int64_t now_us) {
   parts_->nccl_counters->batches.Add();
-  Link* const link = Find(batch->peer)->link.get();
+  Link* const link = FindPeer(peers_, batch->peer)->link.get();
   link->used_us = now_us;
   // A first operation tells how long NCCL takes to connect, not how fast it moves bytes.
   if (std::exchange(link->has_moved, true)) {
@@ -315,10 +295,10 @@ void NcclReceiver::StartReceives(int64_t now_us) {
 
 void NcclReceiver::StartReceive(Incarnation id, Peer* peer, int64_t now_us) {
   if (peer->link == nullptr || !peer->link->is_built || peer->link->offers.empty()) return;
-  if (NumPosted(id) > 0) return;
+  if (NumPosted(batches_, id) > 0) return;
   const bool is_first = !peer->link->has_moved;
-  if (is_first ? NumFirstSlots() >= parts_->limits.MaxFirstSlots()
-               : NumPosted(std::nullopt) >= parts_->limits.max_posted) {
+  if (is_first ? NumFirstSlots(batches_) >= parts_->limits.MaxFirstSlots()
+               : NumPosted(batches_, std::nullopt) >= parts_->limits.max_posted) {
     return;
   }
   const auto free = std::find_if(batches_.begin(), batches_.end(), [](const Batch& batch) {
@@ -415,7 +395,7 @@ void NcclReceiver::Release(Batch* batch) {
 }
 
 void NcclReceiver::Fail(Incarnation id, NcclDropReason reason, const Status& why) {
-  Peer* const peer = Find(id);
+  Peer* const peer = FindPeer(peers_, id);
   BATON_LOG_DEBUG("NCCL from {}: {}", id, std::string(why.message()));
   Refuse(id, peer->link->number, reason);
   DropLink(id, peer);
@@ -437,7 +417,7 @@ std::optional<int64_t> NcclReceiver::IdleSince() const {
   std::optional<int64_t> since;
   for (const auto& [id, peer] : peers_) {
     const bool is_idle = peer->link != nullptr && peer->link->is_built &&
-                         peer->link->offers.empty() && NumPosted(id) == 0;
+                         peer->link->offers.empty() && NumPosted(batches_, id) == 0;
     if (is_idle && (!since.has_value() || peer->link->used_us < *since)) {
       since = peer->link->used_us;
     }
@@ -449,7 +429,7 @@ CommEnder::End NcclReceiver::EvictIdle() {
   const std::optional<int64_t> since = IdleSince();
   for (auto& [id, peer] : peers_) {
     const bool is_it = peer->link != nullptr && peer->link->is_built &&
-                       peer->link->offers.empty() && NumPosted(id) == 0 &&
+                       peer->link->offers.empty() && NumPosted(batches_, id) == 0 &&
                        peer->link->used_us == since;
     if (!is_it) continue;
     Refuse(id, peer->link->number, NcclDropReason::kEvicted);

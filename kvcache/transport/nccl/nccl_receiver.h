@@ -43,7 +43,6 @@ class NcclReceiver final : public SliceReceiver {
   // A Connect, Start, Offer or Drop (of the peer's link).
   void Handle(Incarnation peer, const NcclMessage& message, int64_t now_us);
 
-  // As NcclSender's.
   std::optional<int64_t> IdleSince() const;
   CommEnder::End EvictIdle();
 
@@ -70,11 +69,7 @@ class NcclReceiver final : public SliceReceiver {
   void Fail(Incarnation id, NcclDropReason reason, const Status& why);
   void DropLink(Incarnation id, Peer* peer);
   void Release(Batch* batch);
-  Peer* Find(Incarnation peer);
   FrameHeader HeaderOf(const SliceRef& slice, uint64_t epoch) const;
-  // As NcclSender's.
-  uint32_t NumPosted(std::optional<Incarnation> of) const;
-  uint32_t NumFirstSlots() const;
 
   const NcclParts* const parts_;
   const std::unique_ptr<StagingRing> ring_;

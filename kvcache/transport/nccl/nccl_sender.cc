@@ -54,11 +54,6 @@ NcclSender::NcclSender(const NcclParts* parts, std::unique_ptr<StagingRing> ring
 
 NcclSender::~NcclSender() = default;
 
-NcclSender::Peer* NcclSender::Find(Incarnation peer) {
-  const auto entry = peers_.find(peer);
-  return entry == peers_.end() ? nullptr : entry->second.get();
-}
-
 NcclSender::Batch* NcclSender::FindBatch(Incarnation peer, uint64_t number) {
   for (Batch& batch : batches_) {
     const bool is_held = batch.state != SlotState::kFree && batch.state != SlotState::kDraining;
@@ -73,7 +68,7 @@ bool NcclSender::AddPeer(const PeerUp& peer) {
 }
 
 void NcclSender::RemovePeer(Incarnation id) {
-  Peer* const peer = Find(id);
+  Peer* const peer = FindPeer(peers_, id);
   if (peer == nullptr) return;
   // A gather reads on until its event; what it has is not for a later connection.
   for (Batch& batch : batches_) {
@@ -87,7 +82,7 @@ void NcclSender::RemovePeer(Incarnation id) {
 }
 
 void NcclSender::Enqueue(Incarnation id, std::span<const SliceRef> slices) {
-  Peer* const peer = Find(id);
+  Peer* const peer = FindPeer(peers_, id);
   if (peer == nullptr) {
     parts_->inbox->ReleaseSlices(id, static_cast<uint32_t>(slices.size()));
     return;
@@ -96,7 +91,7 @@ void NcclSender::Enqueue(Incarnation id, std::span<const SliceRef> slices) {
 }
 
 void NcclSender::CloseSend(Incarnation id, TransferId transfer) {
-  if (Peer* const peer = Find(id); peer != nullptr) {
+  if (Peer* const peer = FindPeer(peers_, id); peer != nullptr) {
     const auto dropped = std::erase_if(
         peer->queue, [&](const SliceRef& slice) { return slice.transfer == transfer; });
     parts_->inbox->ReleaseSlices(id, static_cast<uint32_t>(dropped));
@@ -120,7 +115,7 @@ bool NcclSender::IsReading(Incarnation peer, TransferId transfer) const {
 }
 
 void NcclSender::Handle(Incarnation id, const NcclMessage& message, int64_t now_us) {
-  Peer* const peer = Find(id);
+  Peer* const peer = FindPeer(peers_, id);
   if (peer == nullptr) return;
   const bool is_current = peer->link != nullptr && peer->link->number == message.link;
   if (message.kind == NcclMessageKind::kDrop) {
@@ -181,32 +176,17 @@ void NcclSender::Handle(Incarnation id, const NcclMessage& message, int64_t now_
 // The decode worker has posted the receive. Bytes that were posted before may still be on their way
 // out here.
 void NcclSender::Post(Batch* batch, int64_t now_us) {
-  if (NumPosted(batch->peer) > 0) return;
-  if (!batch->is_first && NumPosted(std::nullopt) >= parts_->limits.max_posted) return;
+  if (NumPosted(batches_, batch->peer) > 0) return;
+  if (!batch->is_first && NumPosted(batches_, std::nullopt) >= parts_->limits.max_posted) return;
   const uint64_t size = batch->slices.size() * ring_->slice_bytes();
   const Status status =
-      Find(batch->peer)
+      FindPeer(peers_, batch->peer)
           ->link->comm->Send(batch->slot->memory.first(size), batch->slot->stream.get());
   if (!status.ok()) return Fail(batch->peer, NcclDropReason::kFailed, status, now_us);
   batch->state = SlotState::kPosting;
   batch->begun_us = now_us;
   batch->deadline_us = now_us + parts_->timers.operation_us + rate_.AllowanceUs(size) +
                        (batch->is_first ? parts_->timers.build_us : 0);
-}
-
-uint32_t NcclSender::NumPosted(std::optional<Incarnation> of) const {
-  uint32_t count = 0;
-  for (const Batch& batch : batches_) {
-    const bool is_posted = batch.state == SlotState::kPosting || batch.state == SlotState::kMoving;
-    count += is_posted && (of.has_value() ? batch.peer == *of : !batch.is_first) ? 1 : 0;
-  }
-  return count;
-}
-
-uint32_t NcclSender::NumFirstSlots() const {
-  return static_cast<uint32_t>(std::count_if(
-      batches_.begin(), batches_.end(),
-      [](const Batch& batch) { return batch.state != SlotState::kFree && batch.is_first; }));
 }
 
 uint32_t NcclSender::NumSlots(Incarnation of) const {
@@ -227,7 +207,7 @@ void NcclSender::Release(Batch* batch) {
 }
 
 void NcclSender::Complete(Batch* batch) {
-  Peer* const peer = Find(batch->peer);
+  Peer* const peer = FindPeer(peers_, batch->peer);
   const uint64_t size = batch->slices.size() * ring_->slice_bytes();
   if (LinkCounters* const link = parts_->link_counters(batch->peer)) link->bytes_sent.Add(size);
   parts_->counters->slices_sent.Add(batch->slices.size());
@@ -264,7 +244,7 @@ void NcclSender::CountFailure(Incarnation id, Peer* peer, std::string why, int64
 }
 
 void NcclSender::Fail(Incarnation id, NcclDropReason reason, const Status& why, int64_t now_us) {
-  Peer* const peer = Find(id);
+  Peer* const peer = FindPeer(peers_, id);
   Report(id, peer, why, now_us);
   parts_->nccl_counters->AddDrop(reason);
   NcclMessage drop;
@@ -302,7 +282,7 @@ void NcclSender::DropLink(Incarnation id, Peer* peer) {
 
 // Puts back what is still wanted; the slot has no slices any more.
 void NcclSender::Requeue(Batch* batch) {
-  Peer* const peer = Find(batch->peer);
+  Peer* const peer = FindPeer(peers_, batch->peer);
   uint32_t num_dropped = 0;
   for (size_t i = batch->slices.size(); i-- > 0;) {
     if (peer == nullptr || batch->closed[i]) {
@@ -356,7 +336,7 @@ int64_t NcclSender::NextDueUs(int64_t now_us) const {
 
 void NcclSender::StepLink(Incarnation id, Peer* peer, int64_t now_us) {
   Link* const link = peer->link.get();
-  const bool is_moving = NumPosted(id) > 0;
+  const bool is_moving = NumPosted(batches_, id) > 0;
   if (link->is_built && !is_moving) return;
   const StatusOr<bool> polled = link->comm == nullptr ? false : link->comm->Poll();
   if (!polled.ok()) return Fail(id, NcclDropReason::kFailed, polled.status(), now_us);
@@ -411,7 +391,7 @@ void NcclSender::StepBatch(Batch* batch, int64_t now_us) {
 
 // A first operation tells how long NCCL takes to connect, not how fast it moves bytes.
 void NcclSender::TakeTime(const Batch& batch, int64_t now_us) {
-  Link* const link = Find(batch.peer)->link.get();
+  Link* const link = FindPeer(peers_, batch.peer)->link.get();
   link->used_us = now_us;
   if (std::exchange(link->has_moved, true)) {
     rate_.Add(batch.slices.size() * ring_->slice_bytes(), now_us - batch.begun_us);
@@ -421,7 +401,7 @@ void NcclSender::TakeTime(const Batch& batch, int64_t now_us) {
 // The gather is done. While it ran the communicator, or the peer, or all of its transfers may have
 // gone. Over another communicator it may be one too many.
 void NcclSender::Offer(Batch* batch, int64_t now_us) {
-  Peer* const peer = Find(batch->peer);
+  Peer* const peer = FindPeer(peers_, batch->peer);
   const bool is_wanted =
       std::find(batch->closed.begin(), batch->closed.end(), false) != batch->closed.end();
   const bool fits = is_wanted && peer != nullptr && peer->link != nullptr && peer->link->is_built &&
@@ -505,7 +485,7 @@ bool NcclSender::StartGather(Incarnation id, Peer* peer) {
   if (peer->queue.empty() || peer->link == nullptr || !peer->link->is_built) return false;
   const bool is_first = !peer->link->has_moved;
   if (NumSlots(id) >= (is_first ? 1 : parts_->limits.max_peer_slots)) return false;
-  if (is_first && NumFirstSlots() >= parts_->limits.MaxFirstSlots()) return false;
+  if (is_first && NumFirstSlots(batches_) >= parts_->limits.MaxFirstSlots()) return false;
   const auto free = std::find_if(batches_.begin(), batches_.end(), [](const Batch& batch) {
     return batch.state == SlotState::kFree;
   });

@@ -90,13 +90,9 @@ class NcclSender final : public SliceSender {
   void Requeue(Batch* batch);
   void Release(Batch* batch);
 
-  Peer* Find(Incarnation peer);
   Batch* FindBatch(Incarnation peer, uint64_t number);
   bool IsDone(const Batch& batch) const;
   void TakeTime(const Batch& batch, int64_t now_us);
-  // Operations under way: of one peer; or of all, but for first ones.
-  uint32_t NumPosted(std::optional<Incarnation> of) const;
-  uint32_t NumFirstSlots() const;
   uint32_t NumSlots(Incarnation of) const;
 
   const NcclParts* const parts_;

@@ -4,8 +4,8 @@
 //
 // One in-order stream. Host memory of AllocateHost is pinned; copies from and to any other are
 // staged by the driver, and those to it wait.
-#ifndef BATON_SRC_DEVICE_CUDA_CUDA_DEVICE_H_
-#define BATON_SRC_DEVICE_CUDA_CUDA_DEVICE_H_
+#ifndef BATON_DEVICE_CUDA_CUDA_DEVICE_H_
+#define BATON_DEVICE_CUDA_CUDA_DEVICE_H_
 
 #include <cstdint>
 #include <memory>
@@ -101,4 +101,4 @@ class CudaDevice final : public Accelerator {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_CUDA_CUDA_DEVICE_H_
+#endif  // BATON_DEVICE_CUDA_CUDA_DEVICE_H_

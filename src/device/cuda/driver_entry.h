@@ -1,7 +1,7 @@
 // A function of the CUDA driver by its name, found at run time: a program that finds it so starts
 // without a driver. Needs the runtime.
-#ifndef BATON_SRC_DEVICE_CUDA_DRIVER_ENTRY_H_
-#define BATON_SRC_DEVICE_CUDA_DRIVER_ENTRY_H_
+#ifndef BATON_DEVICE_CUDA_DRIVER_ENTRY_H_
+#define BATON_DEVICE_CUDA_DRIVER_ENTRY_H_
 
 #include <cuda_runtime_api.h>
 
@@ -27,4 +27,4 @@ Status FindInDriver(const char* name, unsigned version, Function* function) {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_CUDA_DRIVER_ENTRY_H_
+#endif  // BATON_DEVICE_CUDA_DRIVER_ENTRY_H_

@@ -4,8 +4,8 @@
 // it.
 //
 // The driver's functions are found at run time; older drivers lack them.
-#ifndef BATON_SRC_DEVICE_CUDA_GREEN_CONTEXTS_H_
-#define BATON_SRC_DEVICE_CUDA_GREEN_CONTEXTS_H_
+#ifndef BATON_DEVICE_CUDA_GREEN_CONTEXTS_H_
+#define BATON_DEVICE_CUDA_GREEN_CONTEXTS_H_
 
 #include <cuda.h>
 
@@ -82,4 +82,4 @@ uint32_t QuarterOf(uint32_t num_sms, uint32_t min_part, uint32_t alignment);
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_CUDA_GREEN_CONTEXTS_H_
+#endif  // BATON_DEVICE_CUDA_GREEN_CONTEXTS_H_

@@ -1,8 +1,8 @@
 // Stages as NVTX ranges of the domain "baton", for Nsight Systems and whatever else a process was
 // started under. NVTX is headers only: it looks for the tool that NVTX_INJECTION64_PATH names,
 // once.
-#ifndef BATON_SRC_DEVICE_CUDA_NVTX_STAGES_H_
-#define BATON_SRC_DEVICE_CUDA_NVTX_STAGES_H_
+#ifndef BATON_DEVICE_CUDA_NVTX_STAGES_H_
+#define BATON_DEVICE_CUDA_NVTX_STAGES_H_
 
 #include "src/device/step_stage.h"
 
@@ -13,4 +13,4 @@ StageSink* NvtxStages();
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_CUDA_NVTX_STAGES_H_
+#endif  // BATON_DEVICE_CUDA_NVTX_STAGES_H_

@@ -9,8 +9,8 @@
 //  2. An imported mapping is readable only where the driver can have it so; else one line of the
 //     log says that it is not. That is a guard rail: who has the descriptor could map it for
 //     writing, so processes that share one trust each other.
-#ifndef BATON_SRC_DEVICE_CUDA_SHARED_MEMORY_H_
-#define BATON_SRC_DEVICE_CUDA_SHARED_MEMORY_H_
+#ifndef BATON_DEVICE_CUDA_SHARED_MEMORY_H_
+#define BATON_DEVICE_CUDA_SHARED_MEMORY_H_
 
 #include <cstddef>
 #include <memory>
@@ -71,4 +71,4 @@ class CudaSharedMemory {
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_CUDA_SHARED_MEMORY_H_
+#endif  // BATON_DEVICE_CUDA_SHARED_MEMORY_H_

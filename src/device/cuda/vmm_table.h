@@ -1,7 +1,7 @@
 // VmmTable: the driver's functions for memory that other processes can map, found at run time, so
 // that a build starts without a driver. Constant once loaded; any thread.
-#ifndef BATON_SRC_DEVICE_CUDA_VMM_TABLE_H_
-#define BATON_SRC_DEVICE_CUDA_VMM_TABLE_H_
+#ifndef BATON_DEVICE_CUDA_VMM_TABLE_H_
+#define BATON_DEVICE_CUDA_VMM_TABLE_H_
 
 #include <cuda.h>
 
@@ -39,4 +39,4 @@ StatusOr<VmmTable> LoadVmmTable();
 
 }  // namespace baton::device
 
-#endif  // BATON_SRC_DEVICE_CUDA_VMM_TABLE_H_
+#endif  // BATON_DEVICE_CUDA_VMM_TABLE_H_

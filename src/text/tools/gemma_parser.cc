@@ -12,7 +12,7 @@ constexpr std::string_view kCloseMarks[] = {"<end_function_call>", "<tool_call|>
 constexpr std::string_view kQuoteMarks[] = {"<escape>", "<|\"|>"};
 constexpr std::string_view kCall = "call:";
 
-std::string_view WithoutLastBlanks(std::string_view text) {
+std::string_view WithoutLastJsonBlanks(std::string_view text) {
   while (!text.empty() && IsJsonBlank(text.back())) text.remove_suffix(1);
   return text;
 }
@@ -116,7 +116,7 @@ GemmaArguments::Step GemmaArguments::OnWord(char c, PartsWriter* out) {
     word_.push_back(c);
     return Step::kMore;
   }
-  const std::string_view word = WithoutLastBlanks(word_);
+  const std::string_view word = WithoutLastJsonBlanks(word_);
   out->Arguments(TypeOfJson(word) != 0 ? std::string(word) : Quoted(word));
   place_ = Place::kAfter;
   return OnAfter(c, out);
@@ -186,7 +186,7 @@ GemmaArguments::Step GemmaArguments::CloseOne(char c, PartsWriter* out) {
 
 void GemmaArguments::AddKey(PartsWriter* out) {
   std::string member = std::exchange(is_first_, false) ? "" : ",";
-  member += Quoted(WithoutLastBlanks(word_));
+  member += Quoted(WithoutLastJsonBlanks(word_));
   member.push_back(':');
   out->Arguments(member);
   place_ = Place::kValue;

@@ -12,7 +12,6 @@ using device::Accelerator;
 using namespace engine;  // NOLINT(google-build-using-namespace)
 using namespace kv;      // NOLINT(google-build-using-namespace)
 using scheduler::SchedulerConfig;
-using scheduler::SchedulerRole;
 
 namespace {
 
@@ -135,13 +134,13 @@ absl::StatusOr<std::unique_ptr<EnginePair>> EnginePair::Start(ModelRig& rig,
   BATON_ASSIGN_OR_RETURN(pair->prefill_transport_,
                          pair->Attach(rig, rig.engine_device(), *rig.kv(), kPrefill));
   EngineSide side = {.scheduler = scheduler, .wire = &pair->wire_};
-  side.scheduler.role = SchedulerRole::kPrefill;
+  side.scheduler.role = WorkerRole::kPrefill;
   side.incarnation = kPrefill;
   side.model = rig.engine_model();
   side.kv = rig.kv();
   side.transport = pair->prefill_transport_.get();
   BATON_ASSIGN_OR_RETURN(pair->prefill_, EngineRig::Start(side));
-  side.scheduler.role = SchedulerRole::kDecode;
+  side.scheduler.role = WorkerRole::kDecode;
   side.incarnation = kDecode;
   side.model = rig.second_model();
   side.kv = pair->decode_kv_.get();
