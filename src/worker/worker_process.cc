@@ -45,6 +45,7 @@
 #include "src/worker/fast_library.h"
 #include "src/worker/handoff_codec.h"
 #include "src/worker/kv_parts.h"
+#include "src/worker/late_work.h"
 #include "src/worker/memory_sum.h"
 #include "src/worker/peer_updates.h"
 #include "src/worker/registration.h"
@@ -173,6 +174,7 @@ struct WorkerProcess::Parts {
   std::unique_ptr<WorkerAdmin> admin;
   std::unique_ptr<OtlpExporter> exporter;  // null without --otlp-endpoint
   std::unique_ptr<WorkerSpans> spans;
+  std::unique_ptr<LateWork> late_work;
 
   std::atomic<bool> draining{false};
   std::atomic<bool> drain_asked{false};
@@ -198,6 +200,7 @@ struct WorkerProcess::Parts {
   void Register();
   Status StartAdmin();
   Status StartSpans();
+  void StartLateWork();
   Status Ready();
   std::shared_ptr<Registration> CurrentRegistration();
   Status OfModel(const Status& fault) const;
@@ -686,6 +689,11 @@ Status WorkerProcess::Parts::StartSpans() {
   return OkStatus();
 }
 
+void WorkerProcess::Parts::StartLateWork() {
+  const auto fill = [this] { return kv->FillNext(); };
+  late_work = std::make_unique<LateWork>(std::vector<LateWork::Task>{fill});
+}
+
 WorkerProcess::WorkerProcess(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 WorkerProcess::~WorkerProcess() { Stop(); }
@@ -715,6 +723,7 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   BATON_RETURN_IF_ERROR(p.engine->Start());
   BATON_RETURN_IF_ERROR(p.StartServer());
   p.Register();
+  p.StartLateWork();
   // Parsing the model file and its tokenizer leaves tens of MB of free memory in the heap.
   (void)::malloc_trim(0);
   const KvMemory& pool = p.kv->store()->memory();
@@ -777,6 +786,7 @@ Status WorkerProcess::DrainTogether(std::span<WorkerProcess* const> workers,
 void WorkerProcess::Stop() {
   Parts& p = *parts_;
   if (p.stopped.exchange(true)) return;
+  p.late_work.reset();
   std::shared_ptr<Registration> leaving;
   {
     MutexLock lock(p.registration_mutex);

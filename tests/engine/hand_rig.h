@@ -29,6 +29,7 @@ namespace baton::engine {
 struct HandWorkerOptions {
   scheduler::SchedulerRole role = scheduler::SchedulerRole::kAggregated;
   uint32_t num_blocks = 256;
+  kv::KvArenaOptions arena;
   kv::FaultRatios faults;
   uint64_t fault_seed = 1;
   uint32_t max_running = 16;
@@ -57,7 +58,8 @@ class HandWorker {
         model_(options.window),
         inbox_(4096),
         sink_(&inbox_, wire, clock) {
-    arena_ = *kv::KvArena::Create(ToyLayout(options.state_blocks), options.num_blocks);
+    arena_ =
+        *kv::KvArena::Create(ToyLayout(options.state_blocks), options.num_blocks, options.arena);
     inner_ = hub->Attach("worker-" + std::to_string(incarnation), incarnation_, arena_.get());
     faulty_ = kv::FaultTransport::Create(inner_.get(), options.faults, options.fault_seed);
     EngineConfig config;
@@ -113,6 +115,7 @@ class HandWorker {
   void Disconnect() { faulty_->Stop(); }
 
   EngineCore& core() { return *core_; }
+  kv::KvArena& arena() { return *arena_; }
   Recorder& recorder() { return recorder_; }
   kv::FaultTransport& transport() { return *faulty_; }
   ToyModel& model() { return model_; }
