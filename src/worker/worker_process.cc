@@ -201,6 +201,7 @@ struct WorkerProcess::Parts {
   Status StartAdmin();
   Status StartSpans();
   void StartLateWork();
+  void MeasureMachine() const;
   Status Ready();
   std::shared_ptr<Registration> CurrentRegistration();
   Status OfModel(const Status& fault) const;
@@ -664,12 +665,6 @@ Status WorkerProcess::Parts::StartAdmin() {
   admin_config.itl_objective_us = config.itl_objective_us;
   admin_config.aliases = config.metric_aliases;
   admin_config.sites = config.sites;
-  if (const auto* on_cpu = dynamic_cast<const Model*>(model.get())) {
-    const MachineLimits limits = MeasureLimits(*pool, on_cpu->ops().isa, kQuickLimits);
-    admin_config.read_bytes_per_s = limits.read_gb_per_s * 1e9;
-    admin_config.flops_per_s =
-        (on_cpu->computes_in_int16() ? limits.int16_gop_per_s : limits.fp32_gflop_per_s) * 1e9;
-  }
   BATON_ASSIGN_OR_RETURN(admin, WorkerAdmin::Start(std::move(admin_config)));
   admin_address = AdvertisedOnHost(config.advertise, config.listen, admin->address());
   return OkStatus();
@@ -689,9 +684,26 @@ Status WorkerProcess::Parts::StartSpans() {
   return OkStatus();
 }
 
+// What the processor can do at best, for the ratios of use. By threads of its own: those of the
+// pool are the engine's by now.
+void WorkerProcess::Parts::MeasureMachine() const {
+  const auto* const on_cpu = dynamic_cast<const Model*>(model.get());
+  if (on_cpu == nullptr) return;
+  ThreadPool threads(ThreadPool::Options{.num_threads = pool->num_threads()});
+  const MachineLimits limits = MeasureLimits(threads, on_cpu->ops().isa, kQuickLimits);
+  const double gop_per_s =
+      on_cpu->computes_in_int16() ? limits.int16_gop_per_s : limits.fp32_gflop_per_s;
+  admin->SetRates(
+      {.read_bytes_per_s = limits.read_gb_per_s * 1e9, .flops_per_s = gop_per_s * 1e9});
+}
+
 void WorkerProcess::Parts::StartLateWork() {
   const auto fill = [this] { return kv->FillNext(); };
-  late_work = std::make_unique<LateWork>(std::vector<LateWork::Task>{fill});
+  const auto measure = [this] {
+    MeasureMachine();
+    return false;
+  };
+  late_work = std::make_unique<LateWork>(std::vector<LateWork::Task>{fill, measure});
 }
 
 WorkerProcess::WorkerProcess(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
