@@ -49,6 +49,7 @@ def test_a_worker_killed_while_its_pool_gets_memory_comes_back_whole():
                 PATIENCE_S,
                 f"the {role} worker is back",
             )
+            wait_until(lambda: server.get("/health")[0] == 200, PATIENCE_S, "serving again")
             assert answer(server) == expected
         full = "all blocks have memory"
         wait_until(lambda: all(is_full(worker) for worker in server.workers()), PATIENCE_S, full)
