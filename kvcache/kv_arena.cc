@@ -41,7 +41,7 @@ StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout, uint3
   BATON_RETURN_IF_ERROR(arena->Map());
   BATON_RETURN_IF_ERROR(WithPrefix(SealMemoryFile(arena->fd_.get()), "the KV arena"));
   const uint32_t wanted = std::min(options.num_ready, num_blocks);
-  arena->SetChecked(wanted * layout.BlockStride());
+  arena->checked_bytes_ = wanted * layout.BlockStride();
   if (arena->Extend(wanted).num_ready < wanted) return arena->shortage();
   return arena;
 }
@@ -75,7 +75,6 @@ ReadyBlocks KvArena::ready() const {
 ReadyBlocks KvArena::Extend(uint32_t num_blocks) {
   const ReadyBlocks now = ready();
   if (num_blocks <= now.num_ready || now.is_final()) return now;
-  MutexLock lock(mutex_);
   const uint64_t end = uint64_t{std::min(num_blocks, num_blocks_)} * layout_.BlockStride();
   while (shortage_.ok() && allocated_bytes_ < end) shortage_ = AllocateNext(end);
   const auto num_ready = static_cast<uint32_t>(allocated_bytes_ / layout_.BlockStride());
@@ -100,16 +99,6 @@ Status KvArena::AllocateNext(uint64_t end) {
       WithPrefix(AllocateMemoryFile(fd_.get(), allocated_bytes_, step), "the KV arena"));
   allocated_bytes_ += step;
   return OkStatus();
-}
-
-void KvArena::SetChecked(uint64_t bytes) {
-  MutexLock lock(mutex_);
-  checked_bytes_ = bytes;
-}
-
-Status KvArena::shortage() const {
-  MutexLock lock(mutex_);
-  return shortage_;
 }
 
 StatusOr<std::unique_ptr<PeerArena>> PeerArena::Map(UniqueFd fd, const KvLayout& layout,

@@ -19,8 +19,9 @@
 //     make a read here fail (no SIGBUS), or cost more memory than the peer itself has taken.
 //  4. The bytes of a PeerArena may change at any time: whoever copies from it verifies the copy.
 //
-// Create and Map: one thread each. Extend and the accessors: any thread. BlockPool decides who may
-// touch which block, not the arena. Owner: the worker; it outlives engine and transport.
+// Create and Map: one thread each. Extend: one thread at a time (KvStore, src/engine). The accessors:
+// any thread. BlockPool decides who may touch which block, not the arena. Owner: the worker; it
+// outlives engine and transport.
 #ifndef BATON_KVCACHE_KV_ARENA_H_
 #define BATON_KVCACHE_KV_ARENA_H_
 
@@ -37,7 +38,6 @@
 #include "kvcache/kv_memory.h"
 #include "kvcache/ready_blocks.h"
 #include "src/base/ids.h"
-#include "src/base/mutex.h"
 #include "src/base/status.h"
 #include "src/base/unique_fd.h"
 
@@ -68,10 +68,10 @@ class KvArena {
   // Blocks that have memory, and those that will.
   ReadyBlocks ready() const;
   // Makes blocks [0, num_blocks) ready, as far as there is memory; about 0.3 ms a MiB, and at once
-  // where they are. A caller waits for another one's call.
+  // where they are.
   ReadyBlocks Extend(uint32_t num_blocks);
-  // Why the arena ended before its last block; OK = it did not.
-  Status shortage() const;
+  // Once ready() says that the arena ends before its last block: why.
+  const Status& shortage() const { return shortage_; }
 
   const KvLayout& layout() const { return layout_; }
   uint32_t num_blocks() const { return num_blocks_; }
@@ -94,21 +94,19 @@ class KvArena {
       : layout_(layout), num_blocks_(num_blocks), limit_(num_blocks), options_(options) {}
   StatusOr<uint64_t> AvailableBytes() const;
   Status Map();
-  void SetChecked(uint64_t bytes);
-  Status AllocateNext(uint64_t end) BATON_REQUIRES(mutex_);
+  Status AllocateNext(uint64_t end);
 
   const KvLayout layout_;
   const uint32_t num_blocks_;
   UniqueFd fd_;
   std::byte* base_ = nullptr;
-  // Written under mutex_, limit_ after num_ready_ and read after it: limit_ falls to num_ready_.
+  // Written by Extend. limit_ falls to num_ready_, so it is written after it, and read after it.
   std::atomic<uint32_t> num_ready_{0};
   std::atomic<uint32_t> limit_;
   const KvArenaOptions options_;
-  mutable Mutex mutex_;  // held while pages get memory
-  uint64_t allocated_bytes_ BATON_GUARDED_BY(mutex_) = 0;
-  uint64_t checked_bytes_ BATON_GUARDED_BY(mutex_) = 0;  // memory was found available up to here
-  Status shortage_ BATON_GUARDED_BY(mutex_);
+  uint64_t allocated_bytes_ = 0;  // Extend's own
+  uint64_t checked_bytes_ = 0;    // Extend's own: memory was found available up to here
+  Status shortage_;               // written before limit_ falls, read after
 };
 
 // A peer's blocks, read-only; see invariants 3 and 4.

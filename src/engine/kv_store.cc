@@ -8,6 +8,7 @@
 #include "kvcache/transport/slice_copy.h"
 #include "kvcache/transport/slice_device.h"
 #include "src/base/log.h"
+#include "src/base/mutex.h"
 #include "src/device/device_stream.h"
 #include "src/device/host_buffer.h"
 #include "src/device/host_staging.h"
@@ -51,7 +52,10 @@ class HostKvStore final : public KvStore {
   explicit HostKvStore(KvArena* arena) : KvStore(arena->memory()), arena_(arena) {}
 
   ReadyBlocks ready() const override { return arena_->ready(); }
-  ReadyBlocks Extend(uint32_t num_blocks) override { return arena_->Extend(num_blocks); }
+  ReadyBlocks Extend(uint32_t num_blocks) override {
+    MutexLock lock(extend_mutex_);
+    return arena_->Extend(num_blocks);
+  }
   void Seal(std::span<const BlockHandle> blocks, uint32_t layer,
             std::span<uint64_t> checksums) override {
     HashSlices(*arena_, blocks, layer, checksums);
@@ -64,6 +68,7 @@ class HostKvStore final : public KvStore {
 
  private:
   KvArena* const arena_;
+  Mutex extend_mutex_;  // one Extend at a time; held while up to 16 MiB get their memory
 };
 
 // The stream that copies or hashes what is sealed. It runs beside the stream of the device, after

@@ -97,7 +97,8 @@ class KvStore {
   // Copies a whole block to another one, after the kernels' work and before what they do next.
   // Where a transport shares the memory it is done when the call returns.
   virtual void Copy(uint32_t from, uint32_t to) = 0;
-  // How far the blocks have memory; Extend makes [0, num_blocks) ready (kv_arena.h). Any thread.
+  // How far the blocks have memory. Extend makes [0, num_blocks) ready (kv_arena.h), and waits for
+  // another thread's call. Any thread.
   virtual kv::ReadyBlocks ready() const { return {memory_.num_blocks, memory_.num_blocks}; }
   virtual kv::ReadyBlocks Extend(uint32_t /*num_blocks*/) { return ready(); }
 

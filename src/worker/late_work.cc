@@ -13,8 +13,9 @@ constexpr int kLateNice = 10;
 
 }  // namespace
 
-LateWork::LateWork(std::vector<Task> tasks)
-    : tasks_(std::move(tasks)), thread_("late-work", [this] { Run(); }) {}
+LateWork::LateWork(std::vector<Task> tasks) : tasks_(std::move(tasks)) {
+  thread_ = Thread("late-work", [this] { Run(); });
+}
 
 LateWork::~LateWork() {
   stop_.store(true, std::memory_order_relaxed);

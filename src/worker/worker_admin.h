@@ -24,6 +24,7 @@
 #include "src/obs/metric_aliases.h"
 #include "src/obs/span.h"
 #include "src/text/grammar_cache.h"
+#include "src/worker/machine_rates.h"
 #include "src/worker/step_traces.h"
 
 namespace baton::worker {
@@ -48,12 +49,6 @@ struct WorkerAdminConfig {
   http::SiteRules sites;  // who may reach it from a browser
 };
 
-// The best that this machine can do; 0 = not known.
-struct MachineRates {
-  double read_bytes_per_s = 0;
-  double flops_per_s = 0;
-};
-
 // See the file comment. Stops when destroyed.
 class WorkerAdmin {
  public:
@@ -64,7 +59,7 @@ class WorkerAdmin {
   std::string address() const { return server_->address(); }
   // Counters of the spans of this process.
   const obs::SpanMetrics& span_metrics() const { return span_metrics_; }
-  // What the ratios of use compare with; until then they are 0. Any thread.
+  // Sets the limits that the ratios of use compare with; until then these are 0. Any thread.
   void SetRates(const MachineRates& rates);
   // Counts a hand-off that was verified. Engine thread.
   void OnVerified(const engine::RequestStatus& status);

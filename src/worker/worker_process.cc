@@ -12,7 +12,6 @@
 #include "fmt/format.h"
 #include "grpcpp/server_builder.h"
 
-#include "kernels/cpu/machine_limits.h"
 #include "src/base/bind_fault.h"
 #include "src/base/clock.h"
 #include "src/base/hex.h"
@@ -46,6 +45,7 @@
 #include "src/worker/handoff_codec.h"
 #include "src/worker/kv_parts.h"
 #include "src/worker/late_work.h"
+#include "src/worker/machine_rates.h"
 #include "src/worker/memory_sum.h"
 #include "src/worker/peer_updates.h"
 #include "src/worker/registration.h"
@@ -77,9 +77,6 @@ using engine::RequestStatus;
 using engine::RooflineModelOf;
 using engine::SpeculateMode;
 using engine::SpeculateModeName;
-using kernels::kQuickLimits;
-using kernels::MachineLimits;
-using kernels::MeasureLimits;
 using kv::ChainKeyCheck;
 using kv::DeriveChainKey;
 using kv::HostId;
@@ -200,8 +197,6 @@ struct WorkerProcess::Parts {
   void Register();
   Status StartAdmin();
   Status StartSpans();
-  void StartLateWork();
-  void MeasureMachine() const;
   Status Ready();
   std::shared_ptr<Registration> CurrentRegistration();
   Status OfModel(const Status& fault) const;
@@ -684,28 +679,6 @@ Status WorkerProcess::Parts::StartSpans() {
   return OkStatus();
 }
 
-// What the processor can do at best, for the ratios of use. By threads of its own: those of the
-// pool are the engine's by now.
-void WorkerProcess::Parts::MeasureMachine() const {
-  const auto* const on_cpu = dynamic_cast<const Model*>(model.get());
-  if (on_cpu == nullptr) return;
-  ThreadPool threads(ThreadPool::Options{.num_threads = pool->num_threads()});
-  const MachineLimits limits = MeasureLimits(threads, on_cpu->ops().isa, kQuickLimits);
-  const double gop_per_s =
-      on_cpu->computes_in_int16() ? limits.int16_gop_per_s : limits.fp32_gflop_per_s;
-  admin->SetRates(
-      {.read_bytes_per_s = limits.read_gb_per_s * 1e9, .flops_per_s = gop_per_s * 1e9});
-}
-
-void WorkerProcess::Parts::StartLateWork() {
-  const auto fill = [this] { return kv->FillNext(); };
-  const auto measure = [this] {
-    MeasureMachine();
-    return false;
-  };
-  late_work = std::make_unique<LateWork>(std::vector<LateWork::Task>{fill, measure});
-}
-
 WorkerProcess::WorkerProcess(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 WorkerProcess::~WorkerProcess() { Stop(); }
@@ -735,7 +708,12 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   BATON_RETURN_IF_ERROR(p.engine->Start());
   BATON_RETURN_IF_ERROR(p.StartServer());
   p.Register();
-  p.StartLateWork();
+  p.late_work = std::make_unique<LateWork>(std::vector<LateWork::Task>{
+      [&p] { return p.kv->FillNext(); },
+      [&p] {
+        p.admin->SetRates(MeasureRates(*p.model, p.pool->num_threads()));
+        return false;
+      }});
   // Parsing the model file and its tokenizer leaves tens of MB of free memory in the heap.
   (void)::malloc_trim(0);
   const KvMemory& pool = p.kv->store()->memory();

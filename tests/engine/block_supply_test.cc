@@ -56,7 +56,7 @@ TEST(BlockSupplyTest, RequestsNeedNotWaitForTheBackground) {
   for (const RequestSpec& spec : specs) {
     EXPECT_EQ(IdsOf(worker->recorder().Of(spec.key), 0), ExpectedTokens(spec, 0));
   }
-  EXPECT_GT(worker->arena().ready().num_ready, kReady);
+  EXPECT_GT(worker->kv().ready().num_ready, kReady);
   EXPECT_TRUE(worker->AllFree());
 }
 
@@ -69,9 +69,9 @@ TEST(BlockSupplyTest, TakesOverWhatTheBackgroundMadeReady) {
   ASSERT_TRUE(rig.RunUntilQuiet());
   EXPECT_EQ(worker->recorder().Of(early.key).status.code(), StatusCode::kResourceExhausted)
       << "the router asks again";
-  EXPECT_EQ(worker->arena().ready(), (ReadyBlocks{kReady, kBlocks})) << "an idle engine takes none";
+  EXPECT_EQ(worker->kv().ready(), (ReadyBlocks{kReady, kBlocks})) << "an idle engine takes none";
 
-  (void)worker->arena().Extend(kBlocks);
+  (void)worker->kv().Extend(kBlocks);
   const RequestSpec late = RequestOfManyChoices(2);
   worker->Start(late);
   ASSERT_TRUE(rig.RunUntilQuiet());

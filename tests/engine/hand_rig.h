@@ -58,8 +58,8 @@ class HandWorker {
         model_(options.window),
         inbox_(4096),
         sink_(&inbox_, wire, clock) {
-    arena_ =
-        *kv::KvArena::Create(ToyLayout(options.state_blocks), options.num_blocks, options.arena);
+    const kv::KvLayout layout = ToyLayout(options.state_blocks);
+    arena_ = *kv::KvArena::Create(layout, options.num_blocks, options.arena);
     inner_ = hub->Attach("worker-" + std::to_string(incarnation), incarnation_, arena_.get());
     faulty_ = kv::FaultTransport::Create(inner_.get(), options.faults, options.fault_seed);
     EngineConfig config;
@@ -115,7 +115,7 @@ class HandWorker {
   void Disconnect() { faulty_->Stop(); }
 
   EngineCore& core() { return *core_; }
-  kv::KvArena& arena() { return *arena_; }
+  KvStore& kv() { return *kv_; }
   Recorder& recorder() { return recorder_; }
   kv::FaultTransport& transport() { return *faulty_; }
   ToyModel& model() { return model_; }
@@ -240,12 +240,6 @@ inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t cho
     if (eos || stop) break;
   }
   return {prefix.begin() + static_cast<std::ptrdiff_t>(spec.tokens.size()), prefix.end()};
-}
-
-inline std::vector<TokenId> IdsOf(const Record& record, uint32_t choice) {
-  std::vector<TokenId> ids;
-  for (const SeenToken& token : record.Tokens(choice)) ids.push_back(token.token);
-  return ids;
 }
 
 }  // namespace baton::engine

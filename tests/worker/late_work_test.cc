@@ -1,4 +1,4 @@
-// What a worker does after it serves: all of it, in order, and not for longer than the worker.
+// Work that a worker leaves for later is done: all of it, in order, while the worker lives.
 #include "src/worker/late_work.h"
 
 #include <sys/resource.h>
@@ -14,7 +14,7 @@
 namespace baton::worker {
 namespace {
 
-// What the tasks have told so far.
+// Words of the tasks so far.
 class Diary {
  public:
   void Write(const std::string& word) {
