@@ -18,8 +18,7 @@ namespace {
 //   reserved  -> receiving  D: slices may arrive
 //   reserved  -> bound      D: a spare block that a choice grows into
 //   receiving -> bound      D: verified
-// Free and draining are never set: they follow from the references. Quarantined is never set
-// either.
+// Free and draining are never set: they follow from the references. Quarantined is set by SetReady.
 struct Transition {
   BlockState from;
   BlockState to;
@@ -47,26 +46,36 @@ bool IsAllowedTransition(BlockState from, BlockState to) {
                      [&](const Transition& t) { return t.from == from && t.to == to; });
 }
 
-BlockPool::BlockPool(uint32_t num_blocks)
-    : blocks_(num_blocks), free_(num_blocks), cached_(num_blocks) {
+BlockPool::BlockPool(uint32_t num_blocks, const ReadyBlocks& ready)
+    : blocks_(num_blocks),
+      free_(num_blocks),
+      cached_(num_blocks),
+      ready_{.num_ready = 0, .limit = num_blocks} {
   BATON_CHECK(num_blocks >= 1 && num_blocks <= 1u << 31, "a pool of {} blocks", num_blocks);
   // The top of the stack is the lowest index, so a fresh pool hands out 0, 1, 2, ...
   std::iota(free_.rbegin(), free_.rend(), 0u);
   counts_.total = num_blocks;
   counts_.by_state[static_cast<size_t>(BlockState::kFree)] = num_blocks;
+  SetReady(ready);
 }
 
 BlockState BlockPool::Label(const Block& block) {
   if (block.request_refs > 0) return block.phase;
   if (block.transfer_refs > 0) return BlockState::kDraining;
-  return block.kept ? BlockState::kCached : BlockState::kFree;
+  if (block.kept) return BlockState::kCached;
+  return block.phase == BlockState::kQuarantined ? BlockState::kQuarantined : BlockState::kFree;
+}
+
+bool BlockPool::IsHeld(const Block& block) {
+  const BlockState label = Label(block);
+  return label != BlockState::kFree && label != BlockState::kQuarantined;
 }
 
 const BlockPool::Block& BlockPool::Use(BlockHandle handle) const {
   BATON_CHECK(handle.index.value() < blocks_.size(), "block {} of a pool of {}",
               handle.index.value(), blocks_.size());
   const Block& block = blocks_[handle.index.value()];
-  BATON_CHECK(block.generation == handle.generation && Label(block) != BlockState::kFree,
+  BATON_CHECK(block.generation == handle.generation && IsHeld(block),
               "block {}: handle of generation {}, block of generation {} is {}",
               handle.index.value(), handle.generation, block.generation,
               BlockStateName(Label(block)));
@@ -109,7 +118,7 @@ bool BlockPool::Allocate(uint32_t num_blocks, BlockState phase, const RequestUid
                   phase == BlockState::kBound,
               "blocks are not allocated as {}", BlockStateName(phase));
   if (num_blocks > num_available()) return false;
-  while (free_.size() < num_blocks) EvictOne();
+  while (num_ready_free() < num_blocks) EvictOne();
   for (uint32_t i = 0; i < num_blocks; ++i) {
     const uint32_t index = free_.back();
     free_.pop_back();
@@ -128,6 +137,22 @@ bool BlockPool::Allocate(uint32_t num_blocks, BlockState phase, const RequestUid
   counts_.by_state[static_cast<size_t>(phase)] += num_blocks;
   CheckConservation();
   return true;
+}
+
+void BlockPool::SetReady(const ReadyBlocks& ready) {
+  BATON_CHECK(ready_.num_ready <= ready.num_ready && ready.num_ready <= ready.limit &&
+                  ready.limit <= ready_.limit,
+              "blocks with memory in a pool of {}: {} of {}, then {} of {}", num_blocks(),
+              ready_.num_ready, ready_.limit, ready.num_ready, ready.limit);
+  for (uint32_t i = ready.limit; i < ready_.limit; ++i) {
+    blocks_[i].phase = BlockState::kQuarantined;
+  }
+  const uint32_t num_lost = ready_.limit - ready.limit;
+  free_.erase(free_.begin(), free_.begin() + num_lost);
+  counts_.by_state[static_cast<size_t>(BlockState::kFree)] -= num_lost;
+  counts_.by_state[static_cast<size_t>(BlockState::kQuarantined)] += num_lost;
+  ready_ = ready;
+  CheckConservation();
 }
 
 void BlockPool::EvictOne() {
@@ -226,7 +251,7 @@ void BlockPool::SetState(BlockHandle handle, BlockState to) {
 bool BlockPool::IsCurrent(BlockHandle handle) const {
   if (handle.index.value() >= blocks_.size()) return false;
   const Block& block = blocks_[handle.index.value()];
-  return block.generation == handle.generation && Label(block) != BlockState::kFree;
+  return block.generation == handle.generation && IsHeld(block);
 }
 
 BlockState BlockPool::StateOf(BlockHandle handle) const { return Label(Use(handle)); }
@@ -269,7 +294,7 @@ Status BlockPool::Audit() const {
       return Internal("block {} is {} and {}to be evicted", i, BlockStateName(Label(block)),
                       cached_.Contains(i) ? "" : "not ");
     }
-    if (Label(block) == BlockState::kFree || block.generation != 0) continue;
+    if (!IsHeld(block) || block.generation != 0) continue;
     return Internal("block {} is {} and was never allocated", i, BlockStateName(Label(block)));
   }
   return OkStatus();

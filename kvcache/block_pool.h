@@ -20,6 +20,8 @@
 //  3. Allocate gives all blocks asked for or none.
 //  4. A block becomes free or cached in the call that drops its last reference. A cached block
 //     becomes free when Allocate needs it, and its keeper is told before it is used again.
+//  5. Blocks may get their memory after the pool is made (ReadyBlocks). Allocate gives blocks with
+//     memory only. The others count as free, and as quarantined once they will never have any.
 #ifndef BATON_KVCACHE_BLOCK_POOL_H_
 #define BATON_KVCACHE_BLOCK_POOL_H_
 
@@ -30,6 +32,7 @@
 #include <vector>
 
 #include "kvcache/eviction_queue.h"
+#include "kvcache/ready_blocks.h"
 #include "src/base/ids.h"
 #include "src/base/status.h"
 
@@ -53,7 +56,7 @@ enum class BlockState : uint8_t {
   kReserved = 5,     // reserved for a hand-off whose grant is out
   kReceiving = 6,    // being filled, or filled and verified but not bound
   kDraining = 7,     // released, while a transport may still touch it
-  kQuarantined = 8,  // no block has it: wire and metrics name it, and its count is 0
+  kQuarantined = 8,  // never used: the system had no memory left for it
 };
 inline constexpr size_t kNumBlockStates = 9;
 
@@ -68,7 +71,7 @@ struct BlockCounts {
   uint32_t total = 0;
 
   uint32_t of(BlockState state) const { return by_state[static_cast<size_t>(state)]; }
-  // Held by no request and no transfer: what an allocation can get.
+  // Held by no request and no transfer; some may still wait for their memory.
   uint32_t num_available() const { return of(BlockState::kFree) + of(BlockState::kCached); }
   friend bool operator==(const BlockCounts&, const BlockCounts&) = default;
 };
@@ -97,7 +100,9 @@ class CacheKeeper {
 class BlockPool {
  public:
   // 1 <= num_blocks <= 2^31. All blocks are free.
-  explicit BlockPool(uint32_t num_blocks);
+  BlockPool(uint32_t num_blocks, const ReadyBlocks& ready);
+  // All of them have memory.
+  explicit BlockPool(uint32_t num_blocks) : BlockPool(num_blocks, {num_blocks, num_blocks}) {}
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
@@ -107,6 +112,10 @@ class BlockPool {
   // first-out, so that few pages are warm; cached ones are taken when no free one is left.
   bool Allocate(uint32_t num_blocks, BlockState phase, const RequestUid& owner,
                 std::vector<BlockHandle>* out);
+
+  // How far the blocks have memory now; goes on from what was told before (ready_blocks.h).
+  // O(blocks that will never have memory).
+  void SetReady(const ReadyBlocks& ready);
 
   // One more holder of a kind.
   void AddRequestRef(BlockHandle handle);
@@ -141,8 +150,13 @@ class BlockPool {
 
   uint32_t num_blocks() const { return static_cast<uint32_t>(blocks_.size()); }
   uint32_t num_free() const { return counts_.of(BlockState::kFree); }
-  // Number of blocks that Allocate can give: free and cached.
-  uint32_t num_available() const { return counts_.num_available(); }
+  // Free blocks that have memory.
+  uint32_t num_ready_free() const { return num_free() - (ready_.limit - ready_.num_ready); }
+  // Number of blocks that Allocate can give: cached ones, and free ones with memory.
+  uint32_t num_available() const { return num_ready_free() + counts_.of(BlockState::kCached); }
+  // Number of blocks that have memory or will.
+  uint32_t num_usable() const { return ready_.limit; }
+  const ReadyBlocks& ready() const { return ready_; }
   const BlockCounts& Counts() const { return counts_; }
 
   // Calls visit(const BlockInfo&) for every block in index order. O(num_blocks).
@@ -167,6 +181,8 @@ class BlockPool {
   };
 
   static BlockState Label(const Block& block);
+  // Somebody or the cache holds it.
+  static bool IsHeld(const Block& block);
   Block& Use(BlockHandle handle);
   const Block& Use(BlockHandle handle) const;
   // Moves one block between the counters after a change and frees it when nobody holds it.
@@ -176,10 +192,13 @@ class BlockPool {
   void CheckConservation() const;
 
   std::vector<Block> blocks_;
-  std::vector<uint32_t> free_;  // stack of free indices; capacity = num_blocks
+  // Stack of free indices; capacity = num_blocks. At its bottom, the highest index first, are the
+  // blocks without memory: none of them was ever allocated.
+  std::vector<uint32_t> free_;
   EvictionQueue cached_;        // blocks labelled cached
   CacheKeeper* keeper_ = nullptr;
   BlockCounts counts_;
+  ReadyBlocks ready_;
 };
 
 }  // namespace baton::kv

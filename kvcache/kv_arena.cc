@@ -16,6 +16,7 @@
 namespace baton::kv {
 namespace {
 
+// Pages get memory in such steps, and before each the system is asked whether it has so much.
 constexpr uint64_t kAllocateStepBytes = uint64_t{64} << 20;
 constexpr uint64_t kMaxReadBytes = uint64_t{128} << 20;
 
@@ -29,17 +30,19 @@ StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout, uint3
   if (!need.has_value() || *need > uint64_t{std::numeric_limits<int64_t>::max()}) {
     return InvalidArgument("{} blocks of {} bytes are too many", num_blocks, layout.BlockStride());
   }
-  BATON_ASSIGN_OR_RETURN(const uint64_t available, AvailableMemoryBytes());
+  std::unique_ptr<KvArena> arena(new KvArena(layout, num_blocks, options));
+  BATON_ASSIGN_OR_RETURN(const uint64_t available, arena->AvailableBytes());
   if (available < options.reserve_bytes || available - options.reserve_bytes < *need) {
     return ResourceExhausted(
         "the KV arena needs {} bytes ({}) and {} bytes must stay free, but only {} bytes ({}) are "
         "available; lower --kv-memory or --max-context",
         *need, FormatSize(*need), options.reserve_bytes, available, FormatSize(available));
   }
-  std::unique_ptr<KvArena> arena(new KvArena(layout, num_blocks));
   BATON_RETURN_IF_ERROR(arena->Map());
-  BATON_RETURN_IF_ERROR(arena->Allocate(options));
   BATON_RETURN_IF_ERROR(WithPrefix(SealMemoryFile(arena->fd_.get()), "the KV arena"));
+  const uint32_t wanted = std::min(options.num_ready, num_blocks);
+  arena->checked_bytes_ = wanted * layout.BlockStride();
+  if (arena->Extend(wanted).num_ready < wanted) return arena->shortage();
   return arena;
 }
 
@@ -60,15 +63,41 @@ Status KvArena::Map() {
   return OkStatus();
 }
 
-Status KvArena::Allocate(const KvArenaOptions& options) {
-  for (uint64_t done = 0; done < size_bytes();) {
-    const uint64_t step = std::min(kAllocateStepBytes, size_bytes() - done);
-    BATON_RETURN_IF_ERROR(WithPrefix(AllocateMemoryFile(fd_.get(), done, step), "the KV arena"));
-    done += step;
-    if (options.progress && !options.progress(done, size_bytes())) {
-      return Cancelled("allocating the KV arena was stopped at {} of {} bytes", done, size_bytes());
+StatusOr<uint64_t> KvArena::AvailableBytes() const {
+  return options_.available_bytes ? options_.available_bytes() : AvailableMemoryBytes();
+}
+
+ReadyBlocks KvArena::ready() const {
+  const uint32_t num_ready = num_ready_.load(std::memory_order_acquire);
+  return {num_ready, limit_.load(std::memory_order_acquire)};
+}
+
+ReadyBlocks KvArena::Extend(uint32_t num_blocks) {
+  const ReadyBlocks now = ready();
+  if (num_blocks <= now.num_ready || now.is_final()) return now;
+  const uint64_t end = uint64_t{std::min(num_blocks, num_blocks_)} * layout_.BlockStride();
+  while (shortage_.ok() && allocated_bytes_ < end) shortage_ = AllocateNext(end);
+  const auto num_ready = static_cast<uint32_t>(allocated_bytes_ / layout_.BlockStride());
+  num_ready_.store(num_ready, std::memory_order_release);
+  if (!shortage_.ok()) limit_.store(num_ready, std::memory_order_release);
+  return ready();
+}
+
+Status KvArena::AllocateNext(uint64_t end) {
+  const uint64_t step = std::min(kAllocateStepBytes, end - allocated_bytes_);
+  if (allocated_bytes_ + step > checked_bytes_) {
+    const uint64_t next = std::min(kAllocateStepBytes, size_bytes() - allocated_bytes_);
+    BATON_ASSIGN_OR_RETURN(const uint64_t available, AvailableBytes());
+    if (available < options_.reserve_bytes || available - options_.reserve_bytes < next) {
+      return ResourceExhausted(
+          "the KV arena has {} of its {} bytes, {} bytes must stay free, and only {} are available",
+          allocated_bytes_, size_bytes(), options_.reserve_bytes, available);
     }
+    checked_bytes_ = allocated_bytes_ + next;
   }
+  BATON_RETURN_IF_ERROR(
+      WithPrefix(AllocateMemoryFile(fd_.get(), allocated_bytes_, step), "the KV arena"));
+  allocated_bytes_ += step;
   return OkStatus();
 }
 
@@ -78,7 +107,7 @@ StatusOr<std::unique_ptr<PeerArena>> PeerArena::Map(UniqueFd fd, const KvLayout&
   if (!size_bytes.has_value() || *size_bytes == 0) {
     return FailedPrecondition("the peer's arena claims {} blocks", num_blocks);
   }
-  BATON_RETURN_IF_ERROR(CheckMemoryFile(fd.get(), *size_bytes, "the peer's arena"));
+  BATON_RETURN_IF_ERROR(CheckSealedFile(fd.get(), *size_bytes, "the peer's arena"));
   void* const base = mmap(nullptr, *size_bytes, PROT_READ, MAP_SHARED, fd.get(), 0);
   if (base == MAP_FAILED) {
     return FailedPrecondition("mapping {} bytes of the peer's arena: {}", *size_bytes,
@@ -86,7 +115,7 @@ StatusOr<std::unique_ptr<PeerArena>> PeerArena::Map(UniqueFd fd, const KvLayout&
   }
   (void)madvise(base, *size_bytes, MADV_HUGEPAGE);
   (void)madvise(base, *size_bytes, MADV_DONTDUMP);
-  std::unique_ptr<PeerArena> arena(new PeerArena(layout, num_blocks));
+  std::unique_ptr<PeerArena> arena(new PeerArena(std::move(fd), layout, num_blocks));
   arena->base_ = static_cast<const std::byte*>(base);
   return arena;
 }
@@ -94,6 +123,13 @@ StatusOr<std::unique_ptr<PeerArena>> PeerArena::Map(UniqueFd fd, const KvLayout&
 PeerArena::~PeerArena() {
   if (base_ == nullptr) return;
   munmap(const_cast<std::byte*>(base_), uint64_t{num_blocks_} * layout_.BlockStride());
+}
+
+bool PeerArena::HasMemory(BlockIndex block) {
+  if (block.value() >= num_blocks_) return false;
+  const uint64_t end = (uint64_t{block.value()} + 1) * layout_.BlockStride();
+  if (end > seen_bytes_) seen_bytes_ = AllocatedBytes(fd_.get());
+  return end <= seen_bytes_;
 }
 
 void PeerArena::NoteRead(BlockIndex block) {

@@ -45,9 +45,14 @@ Status Scheduler::CheckFits(const SequenceSpec& spec) const {
     need = std::max(need, most + config_.state_blocks);
     need = std::max(need, BlocksToReserve(static_cast<uint32_t>(num_tokens), spec.num_choices));
   }
-  if (need > pool_->num_blocks()) {
+  if (need > pool_->num_usable()) {
     return OutOfRange("the sequence may need {} KV blocks of {} tokens, the pool has {}", need,
-                      config_.block_size, pool_->num_blocks());
+                      config_.block_size, pool_->num_usable());
+  }
+  // Whoever is taken has to fit for good, also if the system has no memory for the other blocks.
+  if (need > pool_->ready().num_ready) {
+    return ResourceExhausted("the sequence may need {} KV blocks, only {} have their memory yet",
+                             need, pool_->ready().num_ready);
   }
   return OkStatus();
 }

@@ -312,7 +312,7 @@ void Connection::OnSliceReference(const FrameHeader& header, int64_t now_us) {
     Close(CloseReason::kProtocol, DataLoss("a slice by reference, but no arena was passed"));
     return;
   }
-  if (header.source.value() >= peer_arena_->num_blocks()) {
+  if (!peer_arena_->HasMemory(header.source)) {
     services_.counters->AddBadSlice(BadSliceReason::kOutOfRange);
     return;
   }

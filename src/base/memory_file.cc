@@ -54,7 +54,7 @@ Status SealMemoryFile(int fd) {
   return OkStatus();
 }
 
-Status CheckMemoryFile(int fd, uint64_t size_bytes, std::string_view what) {
+Status CheckSealedFile(int fd, uint64_t size_bytes, std::string_view what) {
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0) return FailedPrecondition("{} is no memory file: {}", what, ErrnoText(errno));
   // WRITE is the stronger form of FUTURE_WRITE.
@@ -67,8 +67,18 @@ Status CheckMemoryFile(int fd, uint64_t size_bytes, std::string_view what) {
   if (static_cast<uint64_t>(info.st_size) != size_bytes) {
     return FailedPrecondition("{} has {} bytes, needs {}", what, info.st_size, size_bytes);
   }
+  return OkStatus();
+}
+
+uint64_t AllocatedBytes(int fd) {
+  struct stat info;
+  return fstat(fd, &info) == 0 ? static_cast<uint64_t>(info.st_blocks) * 512 : 0;
+}
+
+Status CheckMemoryFile(int fd, uint64_t size_bytes, std::string_view what) {
+  BATON_RETURN_IF_ERROR(CheckSealedFile(fd, size_bytes, what));
   // A hole would be filled at our cost when we read it. The seals forbid making one later.
-  const uint64_t allocated = static_cast<uint64_t>(info.st_blocks) * 512;
+  const uint64_t allocated = AllocatedBytes(fd);
   if (allocated < size_bytes) {
     return FailedPrecondition("{} has only {} of its {} bytes allocated", what, allocated,
                               size_bytes);

@@ -2,8 +2,9 @@
 // sealed by who writes them, and judged by who gets the descriptor of another's.
 //
 // A sealed file has its size and its pages for good, and only the mapping that was made before the
-// seals can write. Whoever maps one that CheckMemoryFile took can therefore read every byte
-// without a fault (no SIGBUS) and without using memory of its own, whatever the other side does.
+// seals can write. It may still get pages. Whoever maps one that CheckMemoryFile took can therefore
+// read every byte without a fault (no SIGBUS) and without using memory of its own, whatever the
+// other side does.
 //
 // Any thread.
 #ifndef BATON_BASE_MEMORY_FILE_H_
@@ -26,7 +27,11 @@ Status AllocateMemoryFile(int fd, uint64_t offset, uint64_t size_bytes);
 // No other size, and no new mapping that can write, from now on. Unavailable before Linux 5.1.
 Status SealMemoryFile(int fd);
 // FailedPrecondition naming `what` and what is wrong unless `fd` is a sealed file of exactly
-// `size_bytes` whose pages all have memory.
+// `size_bytes`.
+Status CheckSealedFile(int fd, uint64_t size_bytes, std::string_view what);
+// Bytes of the file that have memory; 0 if that cannot be told.
+uint64_t AllocatedBytes(int fd);
+// CheckSealedFile of a file whose pages all have memory.
 Status CheckMemoryFile(int fd, uint64_t size_bytes, std::string_view what);
 
 }  // namespace baton

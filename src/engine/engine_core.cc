@@ -21,6 +21,7 @@ Status EngineCore::CheckConfig(const EngineConfig& config, const EngineParts& pa
 
 EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, EngineInbox* inbox)
     : state_(config, parts),
+      supply_(&state_),
       events_(inbox, config.inbox_capacity),
       life_(&state_),
       guides_(&state_, inbox),
@@ -48,6 +49,7 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
 bool EngineCore::Turn() {
   state_.now_us = state_.parts.clock->NowUs();
   events_.Take();
+  const bool refilled = supply_.Refill();
   if (steps_.in_flight() && (!events_.empty() || state_.now_us >= NextDueUs())) steps_.Settle();
   guides_.Allow(kStartGuideWaitUs);
   state_.numbers.num_events +=
@@ -58,7 +60,7 @@ bool EngineCore::Turn() {
   const bool ran = steps_.Run();
   state_.outbox.Flush();
   report_.Publish();
-  return ran || !events_.empty() || events_.MoreWait();
+  return ran || refilled || !events_.empty() || events_.MoreWait();
 }
 
 int64_t EngineCore::NextDueUs() const {

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 
+#include "src/engine/block_supply.h"
 #include "src/engine/choice_tokens.h"
 #include "src/engine/engine_event.h"
 #include "src/engine/engine_inbox.h"
@@ -65,6 +66,7 @@ class EngineCore {
   void Handle(EngineEvent event);
 
   EngineState state_;
+  BlockSupply supply_;
   TakenEvents events_;
   RequestLife life_;
   GuideWaits guides_;

@@ -62,7 +62,7 @@ EngineState::EngineState(const EngineConfig& config_in, const EngineParts& parts
     : config(config_in),
       parts(parts_in),
       kv_view(parts_in.kv->view()),
-      pool(kv_view.num_blocks),
+      pool(kv_view.num_blocks, parts.kv->ready()),
       prefix_index(MakePrefixIndex(config, parts, &pool)),
       speculator(config.speculate, &requests),
       scheduler(WithLayout(config.scheduler, *kv_view.layout), &pool, prefix_index.get(),

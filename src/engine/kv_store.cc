@@ -8,6 +8,7 @@
 #include "kvcache/transport/slice_copy.h"
 #include "kvcache/transport/slice_device.h"
 #include "src/base/log.h"
+#include "src/base/mutex.h"
 #include "src/device/device_stream.h"
 #include "src/device/host_buffer.h"
 #include "src/device/host_staging.h"
@@ -28,6 +29,7 @@ using kv::KvLayout;
 using kv::KvMemory;
 using kv::MustWork;
 using kv::RankLayout;
+using kv::ReadyBlocks;
 using kv::SideOf;
 using kv::SliceChecksum;
 
@@ -47,8 +49,13 @@ void HashSlices(const KvArena& arena, std::span<const BlockHandle> blocks, uint3
 // See KvStore.
 class HostKvStore final : public KvStore {
  public:
-  explicit HostKvStore(const KvArena* arena) : KvStore(arena->memory()), arena_(arena) {}
+  explicit HostKvStore(KvArena* arena) : KvStore(arena->memory()), arena_(arena) {}
 
+  ReadyBlocks ready() const override { return arena_->ready(); }
+  ReadyBlocks Extend(uint32_t num_blocks) override {
+    MutexLock lock(extend_mutex_);
+    return arena_->Extend(num_blocks);
+  }
   void Seal(std::span<const BlockHandle> blocks, uint32_t layer,
             std::span<uint64_t> checksums) override {
     HashSlices(*arena_, blocks, layer, checksums);
@@ -60,7 +67,8 @@ class HostKvStore final : public KvStore {
   }
 
  private:
-  const KvArena* const arena_;
+  KvArena* const arena_;
+  Mutex extend_mutex_;  // one Extend at a time; held while up to 16 MiB get their memory
 };
 
 // The stream that copies or hashes what is sealed. It runs beside the stream of the device, after
@@ -363,7 +371,7 @@ StatusOr<RankBlocks> AllocateBlocks(Accelerator* device, const KvLayout& layout,
 
 }  // namespace
 
-std::unique_ptr<KvStore> KvStore::OnHost(const KvArena* arena) {
+std::unique_ptr<KvStore> KvStore::OnHost(KvArena* arena) {
   return std::make_unique<HostKvStore>(arena);
 }
 

@@ -21,7 +21,7 @@
 // stream: they are stored, so nothing there writes them.
 //
 // Engine thread. The parts that it is made of outlive it. Invariants
-//  1. All memory is taken when it is made.
+//  1. All memory is taken when it is made, but that of blocks that are not ready.
 //  2. A device that fails ends the process: nothing that it computed is to be trusted (invariant 2
 //     of Accelerator), and routers resume this worker's requests elsewhere.
 #ifndef BATON_ENGINE_KV_STORE_H_
@@ -50,11 +50,11 @@ enum class KvSharing : uint8_t {
 // See the file comment.
 class KvStore {
  public:
-  // A store whose blocks are in the arena itself.
-  static std::unique_ptr<KvStore> OnHost(const kv::KvArena* arena);
-  // A store on the device, beside the arena, which the device pins. When the device does not pin
-  // it, one line of the log says why, and copies wait. ResourceExhausted when the device has no
-  // room for its blocks.
+  // A store whose blocks are in the arena itself, and ready as they are there.
+  static std::unique_ptr<KvStore> OnHost(kv::KvArena* arena);
+  // A store on the device, beside the arena, which the device pins: all of the arena's blocks are
+  // ready. When the device does not pin it, one line of the log says why, and copies wait.
+  // ResourceExhausted when the device has no room for its blocks.
   static StatusOr<std::unique_ptr<KvStore>> Mirrored(device::Accelerator* device,
                                                      const kv::KvArena* arena);
   // A mirrored store of several ranks, each with a device; ranks may share one device. Their number
@@ -97,6 +97,10 @@ class KvStore {
   // Copies a whole block to another one, after the kernels' work and before what they do next.
   // Where a transport shares the memory it is done when the call returns.
   virtual void Copy(uint32_t from, uint32_t to) = 0;
+  // How far the blocks have memory. Extend makes [0, num_blocks) ready (kv_arena.h), and waits for
+  // another thread's call. Any thread.
+  virtual kv::ReadyBlocks ready() const { return {memory_.num_blocks, memory_.num_blocks}; }
+  virtual kv::ReadyBlocks Extend(uint32_t /*num_blocks*/) { return ready(); }
 
  protected:
   explicit KvStore(kv::KvMemory memory) : memory_(std::move(memory)) {}

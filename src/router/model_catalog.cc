@@ -199,8 +199,6 @@ void ModelCatalog::BuildFirstLocked() {
 }
 
 void ModelCatalog::Loop() {
-  // Below the threads that serve; without the right to do so it builds at theirs.
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kBuildNice);
   MutexLock lock(mutex_);
   std::vector<SharedParts> dropped;
   while (!stopping_) {
@@ -219,6 +217,8 @@ void ModelCatalog::Loop() {
       continue;
     }
     BuildFirstLocked();
+    // From now on below the threads that serve; without the right to do so it builds at theirs.
+    (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kBuildNice);
   }
   std::vector<Waiting> left;
   while (!pending_.empty()) {

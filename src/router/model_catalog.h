@@ -2,8 +2,8 @@
 // shares them between all workers that have the same. Any thread.
 //
 // A tokenizer of 200,000 tokens takes a second of a whole processor to build. The catalog builds it
-// on a thread of its own ("model-text"), at a lower priority than the threads that keep the leases
-// of the workers alive.
+// on a thread of its own ("model-text"). The router's start waits for the first tokenizer. After it
+// the thread has a lower priority than those that keep the leases of the workers alive.
 //
 // Invariants
 //  1. Each `done` is called once: on the caller's thread when the tokenizer is there or the claim

@@ -24,11 +24,13 @@ using kv::IpcTransport;
 using kv::IpcTransportOptions;
 using kv::kRunnerPullBytes;
 using kv::KvArena;
+using kv::KvArenaOptions;
 using kv::KvEndpoint;
 using kv::KvEndpointOptions;
 using kv::LocalWorker;
 using kv::NcclTransport;
 using kv::NcclTransportOptions;
+using kv::ReadyBlocks;
 using kv::SlicePuller;
 using kv::SlicesOfPull;
 using kv::TransportKind;
@@ -39,6 +41,9 @@ namespace {
 
 // Slices on a device never lie in an arena, which only tells the endpoint their layout.
 constexpr uint32_t kBlocksForWords = 1;
+
+// Others wait for so little at most: an engine that needs blocks at once, a worker that ends.
+constexpr uint64_t kFillBytes = uint64_t{1} << 20;
 
 bool IsOnDevice(TransportKind kind) {
   return kind == TransportKind::kNccl || kind == TransportKind::kCudaIpc;
@@ -119,6 +124,27 @@ StatusOr<std::unique_ptr<KvParts>> KvParts::Create(const WorkerConfig& config,
   return parts;
 }
 
+Status KvParts::MakeHostStore(const KvNeeds& needs, uint32_t num_blocks) {
+  KvArenaOptions options;
+  options.num_ready =
+      static_cast<uint32_t>(std::min<uint64_t>(num_blocks, NumSequenceBlocks(SequenceOf(needs))));
+  BATON_ASSIGN_OR_RETURN(arena_, KvArena::Create(needs.layout, num_blocks, options));
+  store_ = KvStore::OnHost(arena_.get());
+  return OkStatus();
+}
+
+bool KvParts::FillNext() {
+  const uint32_t num_blocks = store_->memory().num_blocks;
+  const uint64_t num_more = std::max<uint64_t>(1, kFillBytes / store_->layout().BlockStride());
+  ReadyBlocks now = store_->ready();
+  if (!now.is_final()) now = store_->Extend(now.num_ready + static_cast<uint32_t>(num_more));
+  if (now.is_final() && now.limit < num_blocks) {
+    BATON_LOG_WARN("the KV pool has {} of its {} blocks, and no more: {}", now.limit, num_blocks,
+                   std::string(arena_->shortage().message()));
+  }
+  return !now.is_final();
+}
+
 Status KvParts::MakeStore(const WorkerConfig& config, const ComputeDevice& device,
                           const KvNeeds& needs) {
   Accelerator* const accelerator = device.accelerator.get();
@@ -143,11 +169,8 @@ Status KvParts::MakeStore(const WorkerConfig& config, const ComputeDevice& devic
                                         is_ipc ? KvSharing::kHost : KvSharing::kPrivate)));
     return OkStatus();
   }
+  if (accelerator == nullptr) return MakeHostStore(needs, num_blocks);
   BATON_ASSIGN_OR_RETURN(arena_, KvArena::Create(needs.layout, num_blocks));
-  if (accelerator == nullptr) {
-    store_ = KvStore::OnHost(arena_.get());
-    return OkStatus();
-  }
   if (config.num_ranks > 1) {
     BATON_ASSIGN_OR_RETURN(
         store_, Named("--kv-memory",
@@ -182,8 +205,7 @@ Status KvParts::MakeLocal(const WorkerConfig& config, const ComputeDevice& devic
   worker.incarnation = needs.incarnation;
   worker.dials = config.role == WorkerRole::kPrefill;
   if (device.accelerator == nullptr) {
-    BATON_ASSIGN_OR_RETURN(arena_, KvArena::Create(needs.layout, num_blocks));
-    store_ = KvStore::OnHost(arena_.get());
+    BATON_RETURN_IF_ERROR(MakeHostStore(needs, num_blocks));
   } else {
     BATON_RETURN_IF_ERROR(
         WithPrefix(CheckSliceSize(needs.layout), "workers of one process on a device"));

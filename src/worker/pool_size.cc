@@ -14,12 +14,17 @@ uint64_t SequenceBytes(const KvLayout& layout, uint32_t max_context) {
   return (uint64_t{layout.BlocksOfSequence(max_context)} + 1) * layout.BlockStride();
 }
 
-StatusOr<uint32_t> NumPoolBlocks(uint64_t kv_memory_bytes, const SequenceNeed& need) {
+uint64_t NumSequenceBlocks(const SequenceNeed& need) {
   const auto& [layout, max_context, window_blocks] = need;
-  uint64_t needed_blocks = uint64_t{layout.BlocksOfSequence(max_context)} + 1;
-  if (window_blocks > 0) {
-    needed_blocks = std::min(needed_blocks, uint64_t{window_blocks} + layout.state_blocks + 1);
-  }
+  const uint64_t all = uint64_t{layout.BlocksOfSequence(max_context)} + 1;
+  if (window_blocks == 0) return all;
+  return std::min(all, uint64_t{window_blocks} + layout.state_blocks + 1);
+}
+
+StatusOr<uint32_t> NumPoolBlocks(uint64_t kv_memory_bytes, const SequenceNeed& need) {
+  const KvLayout& layout = need.layout;
+  const uint32_t max_context = need.max_context;
+  const uint64_t needed_blocks = NumSequenceBlocks(need);
   const uint64_t needed_bytes = needed_blocks * layout.BlockStride();
   const uint64_t bytes =
       kv_memory_bytes > 0 ? kv_memory_bytes : std::max(kDefaultKvBytes, needed_bytes);

@@ -22,6 +22,9 @@ struct SequenceNeed {
   uint32_t window_blocks = 0;  // that its tokens take at most; 0 = the blocks of all
 };
 
+// Blocks of one such sequence and one more: the least that a pool needs.
+uint64_t NumSequenceBlocks(const SequenceNeed& need);
+
 // Blocks that `kv_memory_bytes` hold; 0 bytes = the larger of kDefaultKvBytes and what the sequence
 // and a block need. ResourceExhausted when that much does not fit: the message has the bytes needed
 // and given, and the values of the two flags that would do.

@@ -281,6 +281,11 @@ void WorkerAdmin::OnStep(const StepShape& shape, int64_t elapsed_us) {
   steps_.Add(shape, elapsed_us, now_us);
 }
 
+void WorkerAdmin::SetRates(const MachineRates& rates) {
+  MutexLock lock(refresh_mutex_);
+  rates_ = rates;
+}
+
 void WorkerAdmin::Refresh() {
   const EngineSnapshot now = config_.engine->Snapshot();
   const TransportStats transport = config_.transport->Stats();
@@ -320,15 +325,15 @@ void WorkerAdmin::Refresh() {
     metrics_.decode_kv_pressure->Set(1.0 - static_cast<double>(now.blocks.num_available()) /
                                                now.blocks.total);
   }
-  if (config_.read_bytes_per_s > 0) {
+  if (rates_.read_bytes_per_s > 0) {
     // The averages of the last steps of the kind that moves them, until long after them.
     const auto is_over = [&, now_us = SystemClock().NowUs()](size_t phase) {
       return now_us - last_step_us_[phase] > kUseIsOverUs;
     };
     metrics_.mbu_ratio->Set(
-        is_over(kDecodeOnly) ? 0 : now.decode_bytes_per_s / config_.read_bytes_per_s);
+        is_over(kDecodeOnly) ? 0 : now.decode_bytes_per_s / rates_.read_bytes_per_s);
     metrics_.mfu_ratio->Set(is_over(kPrefillOnly) ? 0
-                                                  : now.prefill_flops_per_s / config_.flops_per_s);
+                                                  : now.prefill_flops_per_s / rates_.flops_per_s);
   }
   if (now.transfer_us > 0) {
     metrics_.exposed_transfer_ratio->Set(static_cast<double>(now.exposed_us) /

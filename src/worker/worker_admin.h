@@ -24,6 +24,7 @@
 #include "src/obs/metric_aliases.h"
 #include "src/obs/span.h"
 #include "src/text/grammar_cache.h"
+#include "src/worker/machine_rates.h"
 #include "src/worker/step_traces.h"
 
 namespace baton::worker {
@@ -46,9 +47,6 @@ struct WorkerAdminConfig {
   int64_t itl_objective_us = 0;  // 0 = none
   obs::MetricAliasSet aliases;
   http::SiteRules sites;  // who may reach it from a browser
-  // The best that this machine can do, measured at start; 0 = not known, and the ratios stay 0.
-  double read_bytes_per_s = 0;
-  double flops_per_s = 0;
 };
 
 // See the file comment. Stops when destroyed.
@@ -61,6 +59,8 @@ class WorkerAdmin {
   std::string address() const { return server_->address(); }
   // Counters of the spans of this process.
   const obs::SpanMetrics& span_metrics() const { return span_metrics_; }
+  // Sets the limits that the ratios of use compare with; until then these are 0. Any thread.
+  void SetRates(const MachineRates& rates);
   // Counts a hand-off that was verified. Engine thread.
   void OnVerified(const engine::RequestStatus& status);
   // Observes and remembers a step that has just ended. Engine thread.
@@ -124,6 +124,7 @@ class WorkerAdmin {
   std::array<obs::Counter*, kv::kNumCloseReasons>
       closes_total_{};  // by CloseReason; none for kNone
   Mutex refresh_mutex_;
+  MachineRates rates_ BATON_GUARDED_BY(refresh_mutex_);
   engine::EngineSnapshot last_ BATON_GUARDED_BY(refresh_mutex_);  // counted so far
   kv::TransportStats last_transport_ BATON_GUARDED_BY(refresh_mutex_);
   kv::NcclStats last_nccl_ BATON_GUARDED_BY(refresh_mutex_);

@@ -12,7 +12,6 @@
 #include "fmt/format.h"
 #include "grpcpp/server_builder.h"
 
-#include "kernels/cpu/machine_limits.h"
 #include "src/base/bind_fault.h"
 #include "src/base/clock.h"
 #include "src/base/hex.h"
@@ -45,6 +44,8 @@
 #include "src/worker/fast_library.h"
 #include "src/worker/handoff_codec.h"
 #include "src/worker/kv_parts.h"
+#include "src/worker/late_work.h"
+#include "src/worker/machine_rates.h"
 #include "src/worker/memory_sum.h"
 #include "src/worker/peer_updates.h"
 #include "src/worker/registration.h"
@@ -76,9 +77,6 @@ using engine::RequestStatus;
 using engine::RooflineModelOf;
 using engine::SpeculateMode;
 using engine::SpeculateModeName;
-using kernels::kQuickLimits;
-using kernels::MachineLimits;
-using kernels::MeasureLimits;
 using kv::ChainKeyCheck;
 using kv::DeriveChainKey;
 using kv::HostId;
@@ -172,6 +170,7 @@ struct WorkerProcess::Parts {
   std::unique_ptr<WorkerAdmin> admin;
   std::unique_ptr<OtlpExporter> exporter;  // null without --otlp-endpoint
   std::unique_ptr<WorkerSpans> spans;
+  std::unique_ptr<LateWork> late_work;
 
   std::atomic<bool> draining{false};
   std::atomic<bool> drain_asked{false};
@@ -660,12 +659,6 @@ Status WorkerProcess::Parts::StartAdmin() {
   admin_config.itl_objective_us = config.itl_objective_us;
   admin_config.aliases = config.metric_aliases;
   admin_config.sites = config.sites;
-  if (const auto* on_cpu = dynamic_cast<const Model*>(model.get())) {
-    const MachineLimits limits = MeasureLimits(*pool, on_cpu->ops().isa, kQuickLimits);
-    admin_config.read_bytes_per_s = limits.read_gb_per_s * 1e9;
-    admin_config.flops_per_s =
-        (on_cpu->computes_in_int16() ? limits.int16_gop_per_s : limits.fp32_gflop_per_s) * 1e9;
-  }
   BATON_ASSIGN_OR_RETURN(admin, WorkerAdmin::Start(std::move(admin_config)));
   admin_address = AdvertisedOnHost(config.advertise, config.listen, admin->address());
   return OkStatus();
@@ -714,6 +707,12 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   BATON_RETURN_IF_ERROR(p.engine->Start());
   BATON_RETURN_IF_ERROR(p.StartServer());
   p.Register();
+  p.late_work = std::make_unique<LateWork>(std::vector<LateWork::Task>{
+      [&p] { return p.kv->FillNext(); },
+      [&p] {
+        p.admin->SetRates(MeasureRates(*p.model, p.pool->num_threads()));
+        return false;
+      }});
   // Parsing the model file and its tokenizer leaves tens of MB of free memory in the heap.
   (void)::malloc_trim(0);
   const KvMemory& pool = p.kv->store()->memory();
@@ -776,6 +775,7 @@ Status WorkerProcess::DrainTogether(std::span<WorkerProcess* const> workers,
 void WorkerProcess::Stop() {
   Parts& p = *parts_;
   if (p.stopped.exchange(true)) return;
+  p.late_work.reset();
   std::shared_ptr<Registration> leaving;
   {
     MutexLock lock(p.registration_mutex);

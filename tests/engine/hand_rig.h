@@ -29,6 +29,7 @@ namespace baton::engine {
 struct HandWorkerOptions {
   WorkerRole role = WorkerRole::kDecode;
   uint32_t num_blocks = 256;
+  kv::KvArenaOptions arena;
   kv::FaultRatios faults;
   uint64_t fault_seed = 1;
   uint32_t max_running = 16;
@@ -57,7 +58,8 @@ class HandWorker {
         model_(options.window),
         inbox_(4096),
         sink_(&inbox_, wire, clock) {
-    arena_ = *kv::KvArena::Create(ToyLayout(options.state_blocks), options.num_blocks);
+    const kv::KvLayout layout = ToyLayout(options.state_blocks);
+    arena_ = *kv::KvArena::Create(layout, options.num_blocks, options.arena);
     inner_ = hub->Attach("worker-" + std::to_string(incarnation), incarnation_, arena_.get());
     faulty_ = kv::FaultTransport::Create(inner_.get(), options.faults, options.fault_seed);
     EngineConfig config;
@@ -113,6 +115,7 @@ class HandWorker {
   void Disconnect() { faulty_->Stop(); }
 
   EngineCore& core() { return *core_; }
+  KvStore& kv() { return *kv_; }
   Recorder& recorder() { return recorder_; }
   kv::FaultTransport& transport() { return *faulty_; }
   ToyModel& model() { return model_; }
@@ -237,12 +240,6 @@ inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t cho
     if (eos || stop) break;
   }
   return {prefix.begin() + static_cast<std::ptrdiff_t>(spec.tokens.size()), prefix.end()};
-}
-
-inline std::vector<TokenId> IdsOf(const Record& record, uint32_t choice) {
-  std::vector<TokenId> ids;
-  for (const SeenToken& token : record.Tokens(choice)) ids.push_back(token.token);
-  return ids;
 }
 
 }  // namespace baton::engine

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -133,6 +134,25 @@ TEST(KvStoreTest, CopyStaysOnTheDevice) {
     EXPECT_TRUE(pair.DeviceHolds(4, l, ByteOf(4, l)));
     EXPECT_TRUE(pair.ArenaHolds(0, l, std::byte{0}));
   }
+}
+
+TEST(KvStoreTest, ThreadsExtendABlockStoreSideBySide) {
+  constexpr uint32_t kMany = 4096;
+  kv::KvArenaOptions options;
+  options.num_ready = 1;
+  const auto arena = *KvArena::Create(ToyLayout(), kMany, options);
+  const auto store = KvStore::OnHost(arena.get());
+  EXPECT_EQ(store->ready(), (kv::ReadyBlocks{1, kMany}));
+  const auto extend = [&store] {
+    for (uint32_t ready = 0; ready < kMany;) {
+      ready = store->Extend(ready + 3).num_ready;
+      std::memset(store->memory().Block(BlockIndex(ready - 1)), 1, 1);
+    }
+  };
+  std::thread other(extend);
+  extend();
+  other.join();
+  EXPECT_EQ(store->ready(), (kv::ReadyBlocks{kMany, kMany}));
 }
 
 TEST(KvStoreTest, OnHostKernelsAndTransportsUseTheArena) {

@@ -63,6 +63,12 @@ struct Record {
   }
 };
 
+inline std::vector<TokenId> IdsOf(const Record& record, uint32_t choice) {
+  std::vector<TokenId> ids;
+  for (const SeenToken& token : record.Tokens(choice)) ids.push_back(token.token);
+  return ids;
+}
+
 // See the file comment.
 class Recorder : public EngineListener {
  public:

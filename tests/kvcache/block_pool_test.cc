@@ -90,6 +90,63 @@ TEST(BlockPoolTest, ForeignHandlesAreNotCurrent) {
   EXPECT_FALSE(pool.IsCurrent({BlockIndex(1), 0})) << "never allocated";
 }
 
+TEST(BlockPoolTest, GivesOnlyBlocksThatHaveMemory) {
+  BlockPool pool(8, {.num_ready = 3, .limit = 8});
+  EXPECT_EQ(pool.num_free(), 8u) << "the others will have it";
+  EXPECT_EQ(pool.num_available(), 3u);
+  std::vector<BlockHandle> out;
+  EXPECT_FALSE(pool.Allocate(4, BlockState::kComputing, kUid, &out));
+  ASSERT_TRUE(pool.Allocate(3, BlockState::kComputing, kUid, &out));
+  EXPECT_FALSE(pool.Allocate(1, BlockState::kComputing, kUid, &out));
+  pool.DropRequestRef(out[1]);
+  pool.SetReady({.num_ready = 5, .limit = 8});
+  EXPECT_EQ(pool.num_available(), 3u);
+  std::vector<BlockHandle> more;
+  ASSERT_TRUE(pool.Allocate(3, BlockState::kComputing, kUid, &more));
+  EXPECT_EQ(more[0].index, out[1].index) << "one that was used before";
+  EXPECT_EQ(more[1].index, BlockIndex(3));
+  EXPECT_EQ(more[2].index, BlockIndex(4));
+  pool.SetReady({.num_ready = 8, .limit = 8});
+  EXPECT_EQ(pool.num_available(), 3u);
+  EXPECT_TRUE(pool.Audit().ok()) << pool.Audit();
+}
+
+TEST(BlockPoolTest, ACachedBlockMakesRoomWhileOthersHaveNoMemory) {
+  BlockPool pool(4, {.num_ready = 1, .limit = 4});
+  const BlockHandle cached = AllocateOne(&pool, BlockState::kComputing);
+  pool.KeepCached(cached, {});
+  pool.DropRequestRef(cached);
+  EXPECT_EQ(pool.num_available(), 1u);
+  EXPECT_EQ(AllocateOne(&pool, BlockState::kComputing).index, cached.index);
+  EXPECT_TRUE(pool.Audit().ok()) << pool.Audit();
+}
+
+TEST(BlockPoolTest, BlocksThatWillNeverHaveMemoryAreQuarantined) {
+  BlockPool pool(8, {.num_ready = 2, .limit = 8});
+  const BlockHandle used = AllocateOne(&pool, BlockState::kComputing);
+  pool.SetReady({.num_ready = 5, .limit = 5});
+  EXPECT_EQ(pool.Counts().of(BlockState::kQuarantined), 3u);
+  EXPECT_EQ(pool.num_free(), 4u);
+  EXPECT_EQ(pool.num_available(), 4u);
+  EXPECT_EQ(pool.num_usable(), 5u);
+  EXPECT_EQ(pool.num_blocks(), 8u);
+  EXPECT_EQ(pool.Info(BlockIndex(5)).state, BlockState::kQuarantined);
+  EXPECT_FALSE(pool.IsCurrent({BlockIndex(5), 0}));
+  std::vector<BlockHandle> out;
+  EXPECT_FALSE(pool.Allocate(5, BlockState::kBound, kUid, &out));
+  ASSERT_TRUE(pool.Allocate(4, BlockState::kBound, kUid, &out));
+  for (const BlockHandle& handle : out) EXPECT_LT(handle.index.value(), 5u);
+  pool.DropRequestRef(used);
+  EXPECT_TRUE(pool.Audit().ok()) << pool.Audit();
+}
+
+TEST(BlockPoolDeathTest, MemoryIsNeverTakenBack) {
+  BlockPool pool(8, {.num_ready = 4, .limit = 6});
+  EXPECT_DEATH(pool.SetReady({.num_ready = 3, .limit = 6}), "pool of 8: 4 of 6, then 3 of 6");
+  EXPECT_DEATH(pool.SetReady({.num_ready = 4, .limit = 7}), "4 of 6, then 4 of 7");
+  EXPECT_DEATH(pool.SetReady({.num_ready = 5, .limit = 4}), "4 of 6, then 5 of 4");
+}
+
 TEST(BlockPoolDeathTest, MisuseStopsTheProcessWithTheNumbers) {
   BlockPool pool(2);
   const BlockHandle old = AllocateOne(&pool, BlockState::kComputing);
@@ -124,9 +181,12 @@ struct ModelBlock {
 class PoolAgainstModel {
  public:
   PoolAgainstModel(uint32_t num_blocks, uint64_t seed)
-      : pool_(num_blocks), generations_(num_blocks), random_(seed) {}
+      : pool_(num_blocks, ReadyBlocks{.num_ready = 0, .limit = num_blocks}),
+        generations_(num_blocks),
+        random_(seed) {}
 
   void Step() {
+    if (random_.Below(1000) == 0) MoreMemory();
     switch (random_.Below(7)) {
       case 0:
         return Allocate();
@@ -177,22 +237,32 @@ class PoolAgainstModel {
       ASSERT_EQ(info.request_refs, block.request_refs);
       ASSERT_EQ(info.transfer_refs, block.transfer_refs);
     }
-    expected.by_state[0] = pool_.num_blocks() - static_cast<uint32_t>(model_.size());
+    expected.by_state[0] = pool_.ready().limit - static_cast<uint32_t>(model_.size());
+    expected.by_state[8] = pool_.num_blocks() - pool_.ready().limit;
     ASSERT_EQ(pool_.Counts(), expected);
   }
 
  private:
+  // One time in eight the system has no more of it.
+  void MoreMemory() {
+    ReadyBlocks ready = pool_.ready();
+    ready.num_ready += random_.Below(ready.limit - ready.num_ready + 1);
+    if (random_.Below(8) == 0) ready.limit = ready.num_ready;
+    pool_.SetReady(ready);
+  }
+
   void Allocate() {
     constexpr BlockState kPhases[] = {BlockState::kComputing, BlockState::kReserved,
                                       BlockState::kBound};
     const uint32_t count = random_.Below(5);
     const BlockState phase = kPhases[random_.Below(3)];
     std::vector<BlockHandle> out;
-    const bool fits = count <= generations_.size() - model_.size();
+    const bool fits = count <= pool_.ready().num_ready - model_.size();
     ASSERT_EQ(pool_.Allocate(count, phase, kUid, &out), fits);
     ASSERT_EQ(out.size(), fits ? count : 0);
     for (const BlockHandle& handle : out) {
       ASSERT_FALSE(model_.contains(handle.index.value())) << "given out twice";
+      ASSERT_LT(handle.index.value(), pool_.ready().num_ready) << "without memory";
       ASSERT_EQ(handle.generation, ++generations_[handle.index.value()]);
       model_[handle.index.value()] = {handle.generation, 1, 0, phase};
     }

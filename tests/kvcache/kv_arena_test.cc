@@ -10,13 +10,16 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "kvcache/available_memory.h"
+#include "src/base/memory_file.h"
 
 namespace baton::kv {
 namespace {
@@ -136,23 +139,86 @@ TEST(KvArenaTest, RefusesWhatMemoryCannotHoldAndSaysBoth) {
   EXPECT_EQ(KvArena::Create(Layout(), 4, options).status().code(), StatusCode::kResourceExhausted);
 }
 
-TEST(KvArenaTest, PopulatingCanBeStopped) {
+// An arena of which Create makes only some blocks ready. `available`: what the system says each
+// time that it is asked.
+std::unique_ptr<KvArena> MakeLateArena(uint32_t num_blocks, uint32_t num_ready,
+                                       std::function<StatusOr<uint64_t>()> available = nullptr) {
   KvArenaOptions options;
-  uint64_t seen = 0;
-  options.progress = [&](uint64_t done, uint64_t) { return (seen = done) == 0; };
-  EXPECT_EQ(KvArena::Create(Layout(), 8, options).status().code(), StatusCode::kCancelled);
-  EXPECT_EQ(seen, 8 * Layout().BlockStride());
+  options.num_ready = num_ready;
+  options.available_bytes = std::move(available);
+  auto arena = KvArena::Create(Layout(), num_blocks, options);
+  EXPECT_TRUE(arena.ok()) << arena.status();
+  return *std::move(arena);
+}
+
+TEST(KvArenaTest, BlocksBecomeReadyFromTheFirstOn) {
+  const auto arena = MakeLateArena(64, 3);
+  EXPECT_EQ(arena->ready(), (ReadyBlocks{3, 64}));
+  const uint64_t stride = Layout().BlockStride();
+  EXPECT_GE(AllocatedBytes(arena->fd()), 3 * stride);
+  EXPECT_LT(AllocatedBytes(arena->fd()), 5 * stride);
+  EXPECT_EQ(arena->Extend(2), (ReadyBlocks{3, 64}));
+  EXPECT_EQ(arena->Extend(7), (ReadyBlocks{7, 64}));
+  EXPECT_GE(AllocatedBytes(arena->fd()), 7 * stride);
+  EXPECT_EQ(arena->Extend(1000), (ReadyBlocks{64, 64}));
+  EXPECT_EQ(AllocatedBytes(arena->fd()), arena->size_bytes());
+  // The seals were there before the memory was.
+  EXPECT_NE(fallocate(arena->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+}
+
+TEST(KvArenaTest, EndsWhereTheSystemHasNoMoreMemory) {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  uint64_t available = 1024 * kMiB;
+  const auto num_blocks = static_cast<uint32_t>(128 * kMiB / Layout().BlockStride());
+  const auto arena = MakeLateArena(num_blocks, 2, [&] { return available; });
+  const ReadyBlocks before = arena->Extend(10);
+  EXPECT_EQ(before, (ReadyBlocks{10, num_blocks}));
+  // 256 MiB stay free, and 64 MiB are looked for at a time.
+  available = 300 * kMiB;
+  const ReadyBlocks after = arena->Extend(num_blocks);
+  EXPECT_TRUE(after.is_final());
+  EXPECT_GE(after.num_ready, 10u);
+  EXPECT_LE(after.num_ready, 64 * kMiB / Layout().BlockStride() + 10);
+  EXPECT_THAT(std::string(arena->shortage().message()), HasSubstr(std::to_string(available)));
+  EXPECT_EQ(arena->shortage().code(), StatusCode::kResourceExhausted);
+  available = 1024 * kMiB;
+  EXPECT_EQ(arena->Extend(num_blocks), after) << "for good: the pool has been told";
+  std::memset(arena->Block(BlockIndex(after.num_ready - 1)), 1, Layout().BlockStride());
+}
+
+TEST(KvArenaTest, IsRefusedWhenItsWholeSizeIsNotAvailableAtStart) {
+  KvArenaOptions options;
+  options.num_ready = 1;
+  options.available_bytes = [&] { return options.reserve_bytes + 3 * Layout().BlockStride(); };
+  EXPECT_TRUE(KvArena::Create(Layout(), 3, options).ok());
+  EXPECT_EQ(KvArena::Create(Layout(), 4, options).status().code(), StatusCode::kResourceExhausted);
+  options.available_bytes = [] { return StatusOr<uint64_t>(Unavailable("no /proc")); };
+  EXPECT_EQ(KvArena::Create(Layout(), 3, options).status().code(), StatusCode::kUnavailable);
+}
+
+TEST(PeerArenaTest, ReadsOnlyBlocksThatThePeerHasTakenMemoryFor) {
+  const auto arena = MakeLateArena(64, 3);
+  auto peer = PeerArena::Map(Duplicate(arena->fd()), Layout(), 64);
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  EXPECT_TRUE((*peer)->HasMemory(BlockIndex(2)));
+  EXPECT_FALSE((*peer)->HasMemory(BlockIndex(20)));
+  (void)arena->Extend(21);
+  std::memset(arena->Slice(BlockIndex(20), 2), 0x55, Layout().SliceBytes());
+  ASSERT_TRUE((*peer)->HasMemory(BlockIndex(20)));
+  EXPECT_EQ((*peer)->Slice(BlockIndex(20), 2)[7], std::byte{0x55});
+  EXPECT_FALSE((*peer)->HasMemory(BlockIndex(63)));
+  (void)arena->Extend(64);
+  EXPECT_TRUE((*peer)->HasMemory(BlockIndex(63)));
+  EXPECT_FALSE((*peer)->HasMemory(BlockIndex(64))) << "it has no such block";
+  EXPECT_FALSE((*peer)->HasMemory(BlockIndex(0xffffffff)));
 }
 
 TEST(PeerArenaTest, RefusesEveryFileThatCouldHarmTheReader) {
   const size_t size = 4 * Layout().BlockStride();
   constexpr int kAll = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
-  const auto make = [&](size_t bytes, bool populate, int seals) {
+  const auto make = [&](size_t bytes, int seals) {
     UniqueFd fd(memfd_create("peer", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
-    if (populate) {
-      EXPECT_EQ(fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)), 0);
-    }
     EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
     return fd;
   };
@@ -161,20 +227,19 @@ TEST(PeerArenaTest, RefusesEveryFileThatCouldHarmTheReader) {
     EXPECT_TRUE(mapped.ok() || mapped.status().code() == StatusCode::kFailedPrecondition);
     return mapped.ok() ? "" : std::string(mapped.status().message());
   };
-  EXPECT_EQ(reason(make(size, true, kAll)), "");
-  EXPECT_THAT(reason(make(size, true, kAll & ~F_SEAL_SHRINK)), HasSubstr("seals"));
-  EXPECT_THAT(reason(make(size, true, kAll & ~F_SEAL_GROW)), HasSubstr("seals"));
-  EXPECT_THAT(reason(make(size, true, kAll & ~F_SEAL_FUTURE_WRITE)), HasSubstr("seals"));
-  EXPECT_THAT(reason(make(size - 4096, true, kAll)), HasSubstr("bytes"));
-  EXPECT_THAT(reason(make(size + 4096, true, kAll)), HasSubstr("bytes"));
-  EXPECT_THAT(reason(make(size, false, kAll)), HasSubstr("allocated"));
+  EXPECT_EQ(reason(make(size, kAll)), "");
+  EXPECT_THAT(reason(make(size, kAll & ~F_SEAL_SHRINK)), HasSubstr("seals"));
+  EXPECT_THAT(reason(make(size, kAll & ~F_SEAL_GROW)), HasSubstr("seals"));
+  EXPECT_THAT(reason(make(size, kAll & ~F_SEAL_FUTURE_WRITE)), HasSubstr("seals"));
+  EXPECT_THAT(reason(make(size - 4096, kAll)), HasSubstr("bytes"));
+  EXPECT_THAT(reason(make(size + 4096, kAll)), HasSubstr("bytes"));
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   UniqueFd other(ends[1]);
   EXPECT_THAT(reason(UniqueFd(ends[0])), HasSubstr("memory file"));
   EXPECT_THAT(reason(UniqueFd()), HasSubstr("memory file"));
-  EXPECT_FALSE(PeerArena::Map(make(size, true, kAll), Layout(), 0).ok());
-  EXPECT_FALSE(PeerArena::Map(make(size, true, kAll), Layout(), 0xffffffff).ok());
+  EXPECT_FALSE(PeerArena::Map(make(size, kAll), Layout(), 0).ok());
+  EXPECT_FALSE(PeerArena::Map(make(size, kAll), Layout(), 0xffffffff).ok());
 }
 
 // A file system root with only what the reader of memory limits looks at.

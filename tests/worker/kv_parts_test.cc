@@ -88,8 +88,14 @@ TEST_P(KvPartsMadeTest, PartsAreThoseThatTheFlagsName) {
   config.num_ranks = wanted.num_ranks;
   const auto made = KvParts::Create(config, *device, NeedsOf());
   ASSERT_TRUE(made.ok()) << made.status();
-  const KvParts& parts = **made;
+  KvParts& parts = **made;
   EXPECT_EQ(parts.kinds(), wanted.kinds);
+  // The context has 4 blocks; what a device uses or pins is all there from the start on.
+  const uint32_t num_ready = wanted.device == DeviceKind::kCpu ? 5 : kBlocks;
+  EXPECT_EQ(parts.store()->ready(), (ReadyBlocks{num_ready, kBlocks}));
+  while (parts.FillNext()) {
+  }
+  EXPECT_EQ(parts.store()->ready(), (ReadyBlocks{kBlocks, kBlocks}));
   const bool is_nccl = wanted.transport == TransportKind::kNccl;
   const bool is_ipc = wanted.transport == TransportKind::kCudaIpc;
   EXPECT_EQ(parts.nccl() != nullptr, is_nccl);

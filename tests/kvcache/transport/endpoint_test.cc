@@ -14,6 +14,7 @@
 
 #include "kvcache/transport/fault_transport.h"
 #include "kvcache/transport/slice_copy.h"
+#include "src/base/memory_file.h"
 #include "tests/kvcache/transport/raw_peer.h"
 #include "tests/kvcache/transport/test_rig.h"
 #include "tests/test_seed.h"
@@ -469,6 +470,34 @@ TEST(EndpointTest, AnArenaThatIsNotSealedIsRefused) {
   ASSERT_TRUE(d.sink->WaitComplete(transfer.id));
   EXPECT_TRUE(Arrived(transfer, arena->memory(), d.blocks()));
   EXPECT_TRUE(Eventually([&] { return Refused(d, BadSliceReason::kOutOfRange) == 3; }));
+}
+
+TEST(EndpointTest, ASourceBlockWithoutMemoryIsRefusedUntilItHasSome) {
+  Rig rig(TransportKind::kShm);
+  Worker d = rig.MakeDecode("decode-0");
+  KvArenaOptions options;
+  options.num_ready = 1;
+  const auto arena = KvArena::Create(SmallLayout(), 64, options);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  RawPeer peer(d, true);
+  ASSERT_TRUE(peer.Introduce("a", Incarnation(4), (*arena)->fd(), 64));
+  ASSERT_TRUE(d.sink->WaitUp(1));
+  const Transfer transfer = MakeTransfer(1, 1, 63, 2);
+  ASSERT_TRUE(d.transport->OpenReceive(SpecFor(transfer, Incarnation(4))).ok());
+  ASSERT_TRUE(d.transport->SendControl(Incarnation(4), "sync").ok());
+  std::vector<std::byte> control;
+  ASSERT_TRUE(peer.Receive(&control).has_value());
+  std::vector<SliceRef> slices = SlicesOf(transfer, MakeArena(SmallLayout(), 64)->memory());
+  const auto num_slices = static_cast<uint64_t>(slices.size());
+  for (const SliceRef& slice : slices) peer.SendFrame(SliceFrameHeader(slice, peer.epoch(), 0));
+  ASSERT_TRUE(Eventually([&] { return Refused(d, BadSliceReason::kOutOfRange) == num_slices; }));
+  EXPECT_LT(AllocatedBytes((*arena)->fd()), (*arena)->size_bytes() / 2) << "no hole was read";
+  (void)(*arena)->Extend(64);
+  FillSource(transfer, (*arena)->memory(), 1);
+  slices = SlicesOf(transfer, (*arena)->memory());
+  for (const SliceRef& slice : slices) peer.SendFrame(SliceFrameHeader(slice, peer.epoch(), 0));
+  ASSERT_TRUE(d.sink->WaitComplete(transfer.id));
+  EXPECT_TRUE(Arrived(transfer, (*arena)->memory(), d.blocks()));
 }
 
 TEST(EndpointTest, BadOptionsAndBusyPortsAreAnswered) {

@@ -1,0 +1,78 @@
+// Work that a worker leaves for later is done: all of it, in order, while the worker lives.
+#include "src/worker/late_work.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace baton::worker {
+namespace {
+
+// Words of the tasks so far.
+class Diary {
+ public:
+  void Write(const std::string& word) {
+    const std::lock_guard lock(mutex_);
+    words_.push_back(word);
+    change_.notify_all();
+  }
+  std::vector<std::string> WaitFor(size_t num_words) {
+    std::unique_lock lock(mutex_);
+    change_.wait(lock, [&] { return words_.size() >= num_words; });
+    return words_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable change_;
+  std::vector<std::string> words_;
+};
+
+TEST(LateWorkTest, DoesOneTaskAfterAnotherUntilEachIsDone) {
+  Diary diary;
+  int num_left = 3;
+  const LateWork work({[&] {
+                         diary.Write("fill");
+                         return --num_left > 0;
+                       },
+                       [&] {
+                         diary.Write("measure");
+                         return false;
+                       }});
+  EXPECT_EQ(diary.WaitFor(4), (std::vector<std::string>{"fill", "fill", "fill", "measure"}));
+}
+
+TEST(LateWorkTest, ItsEndWaitsForOneCallOnly) {
+  Diary diary;
+  {
+    const LateWork work({[&] {
+                           diary.Write("fill");
+                           return true;
+                         },
+                         [&] {
+                           diary.Write("measure");
+                           return false;
+                         }});
+    diary.WaitFor(2);
+  }
+  for (const std::string& word : diary.WaitFor(2)) EXPECT_EQ(word, "fill");
+}
+
+TEST(LateWorkTest, StepsComeFirst) {
+  const int own = getpriority(PRIO_PROCESS, static_cast<id_t>(gettid()));
+  Diary diary;
+  const LateWork work({[&] {
+    diary.Write(std::to_string(getpriority(PRIO_PROCESS, static_cast<id_t>(gettid()))));
+    return false;
+  }});
+  EXPECT_GT(std::stoi(diary.WaitFor(1)[0]), own);
+}
+
+}  // namespace
+}  // namespace baton::worker
