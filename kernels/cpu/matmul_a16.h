@@ -29,6 +29,7 @@ BATON_INLINE A16Rows RowsAt(const A16View& a, uint32_t row, uint32_t block) {
           a.scale + first,
           a.sum + first,
           a.half_sum + 2 * first,
+          a.half_total + 2 * first,
           a.k,
           blocks};
 }

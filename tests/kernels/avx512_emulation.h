@@ -201,6 +201,14 @@ inline F512 cvtepi32_ps(I512 a) {
 inline I512 cvtps_epi32(F512 a) {
   return EachInt([&](int i) { return _mm_cvtss_si32(_mm_set_ss(a.v[i])); });
 }
+inline F512 cvtph_ps(__m256i a) {
+  const __m256 low = _mm256_cvtph_ps(_mm256_castsi256_si128(a));
+  const __m256 high = _mm256_cvtph_ps(_mm256_extracti128_si256(a, 1));
+  F512 out;
+  std::memcpy(out.v, &low, sizeof(low));
+  std::memcpy(out.v + 8, &high, sizeof(high));
+  return out;
+}
 inline I512 cvtepu16_epi32(__m256i a) {
   uint16_t lanes[16];
   std::memcpy(lanes, &a, sizeof(lanes));

@@ -114,5 +114,24 @@ TEST_F(EmulationTest, FloatsEqualSimde) {
   }
 }
 
+TEST_F(EmulationTest, HalvesAreThoseOfMath) {
+  for (uint32_t first = 0; first < 0x10000; first += 16) {
+    uint16_t halves[16];
+    for (uint32_t i = 0; i < 16; ++i) halves[i] = static_cast<uint16_t>(first + i);
+    __m256i in;
+    std::memcpy(&in, halves, sizeof(in));
+    const F512 actual = emulation::cvtph_ps(in);
+    for (uint32_t i = 0; i < 16; ++i) {
+      const float expected = FloatFromHalf(halves[i]);
+      if (std::isnan(expected)) {
+        EXPECT_TRUE(std::isnan(actual.v[i])) << halves[i];
+      } else {
+        EXPECT_EQ(std::bit_cast<uint32_t>(actual.v[i]), std::bit_cast<uint32_t>(expected))
+            << halves[i];
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace baton::kernels
