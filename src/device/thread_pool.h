@@ -125,11 +125,15 @@ class ThreadPool {
   // Cuts [0, total) into contiguous ranges that get shorter: one a thread of five eighths of it in
   // all, then of two, then of the last. So few claims, which threads of distant cores wait for,
   // balance threads that start apart. As many such rounds as a thread's even share holds min_size;
-  // no range of several is shorter than three eighths of it.
+  // no range of several is shorter than three eighths of it. Even ranges where one would be longer
+  // than max_size >= min_size: a core that is wanted back waits for one.
   template <typename Body>
-  void RunShrinking(uint32_t total, uint32_t min_size, Body&& body) {
+  void RunShrinking(uint32_t total, uint32_t min_size, uint32_t max_size, Body&& body) {
     if (total == 0) return;
     if (num_threads_ == 1) return body(TaskRange{0, total}, uint32_t{0});
+    if (uint64_t{total} * 5 > uint64_t{max_size} * 8 * num_threads_) {
+      return RunRanges(total, min_size, (total + max_size - 1) / max_size, body);
+    }
     const uint32_t rounds =
         std::clamp<uint32_t>(total / std::max<uint32_t>(1, min_size * num_threads_), 1, 3);
     const uint32_t parts =

@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <numeric>
@@ -113,23 +114,28 @@ TEST(ThreadPool, RangesCoverEverythingAndRespectTheirMinimum) {
   }
 }
 
-TEST(ThreadPool, ShrinkingRangesCoverEverythingAndRespectTheirMinimum) {
+TEST(ThreadPool, ShrinkingRangesCoverEverythingAndRespectTheirBounds) {
   constexpr uint32_t kMin = 16;
+  constexpr uint32_t kMax = 600;
   for (uint32_t threads : {1u, 2u, 3u, 5u}) {
     ThreadPool pool(threads);
     for (uint32_t total : {0u, 1u, 15u, 16u, 31u, 32u, 33u, 64u, 95u, 96u, 97u, 1009u, 4096u}) {
       std::vector<std::atomic<uint32_t>> hits(total);
       std::atomic<uint32_t> num_ranges = 0;
-      pool.RunShrinking(total, kMin, [&](TaskRange range, uint32_t) {
+      pool.RunShrinking(total, kMin, kMax, [&](TaskRange range, uint32_t) {
         EXPECT_TRUE(range.size() >= kMin * 3 / 8 || range.size() == total)
             << range.size() << " of " << total;
+        EXPECT_TRUE(range.size() <= kMax || threads == 1) << range.size() << " of " << total;
         ++num_ranges;
         for (uint32_t i = range.begin; i < range.end; ++i) ++hits[i];
       });
       for (const auto& hit : hits) ASSERT_EQ(hit.load(), 1u);
-      EXPECT_LE(num_ranges.load(), threads == 1 ? 1 : 3 * threads);
+      const uint32_t num_longest = (total + kMax - 1) / kMax;
+      EXPECT_LE(num_ranges.load(), threads == 1 ? 1 : std::max(3 * threads, num_longest));
       // Enough for every thread is divided among all of them.
-      if (total >= kMin * threads) EXPECT_GE(num_ranges.load(), threads);
+      if (total >= kMin * threads) {
+        EXPECT_GE(num_ranges.load(), threads);
+      }
     }
   }
 }
