@@ -2,10 +2,14 @@
 // for every intrinsic that SIMDe has and whose result the bodies depend on.
 #include "tests/kernels/avx512_emulation.h"
 // After the emulation, whose names it must not see.
+#include <bit>
+#include <cmath>
 #include <random>
 
 #include "gtest/gtest.h"
 #include "simde/x86/avx512.h"
+
+#include "kernels/math.h"
 
 namespace baton::kernels {
 namespace {
