@@ -39,14 +39,16 @@ enum class Isa : uint8_t { kAuto = 0, kPortable = 1, kAvx2 = 2, kAvx512 = 3 };
 //   scale = absmax / 32767
 //   q     = round-to-nearest-even(x * (32767 / absmax))
 //   sum   = scale * (sum of q); half_sum is the same of each half of the block
+//   half_total = sum of q of each half
 // So every product with an integer weight, and the sum over a block, are exact in int32. A block
 // whose absmax is below 2^-100 becomes zeros; one that holds an infinity or a NaN gets scale and
 // sums NaN.
 struct A16View {
-  int16_t* q;       // [rows, k]
-  float* scale;     // [rows, k / 32]
-  float* sum;       // [rows, k / 32]
-  float* half_sum;  // [rows, k / 16]
+  int16_t* q;           // [rows, k]
+  float* scale;         // [rows, k / 32]
+  float* sum;           // [rows, k / 32]
+  float* half_sum;      // [rows, k / 16]
+  int32_t* half_total;  // [rows, k / 16]
   uint32_t k;
 };
 

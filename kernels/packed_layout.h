@@ -15,6 +15,20 @@ inline constexpr uint32_t kPanelRows = 16;
 // Blocks of a super-block.
 inline constexpr uint32_t kSuperBlocks = kSuperBlock / kQuantBlock;
 
+// The offset that is added to a digit so that it is stored without a sign.
+constexpr int OffsetOf(PackedDigits digits) {
+  switch (digits) {
+    case PackedDigits::kNibblesOff8:
+      return 8;
+    case PackedDigits::kFiveOff16:
+      return 16;
+    case PackedDigits::kSixOff32:
+      return 32;
+    default:
+      return 0;
+  }
+}
+
 // Bytes of the nibbles of one block of a panel; planes of upper bits follow them.
 inline constexpr size_t kNibbleBytes = kPanelRows * kQuantBlock / 2;
 

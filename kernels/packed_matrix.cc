@@ -49,20 +49,6 @@ constexpr DigitPlace BytePlace(uint32_t row, uint32_t k) {
   return {k / 4 * (kPanelRows * 4) + row * 4 + kByteOfPair[in_chunk % 2] + in_chunk / 2, 0};
 }
 
-// The offset that is added to a digit so that it is stored without a sign.
-constexpr int OffsetOf(PackedDigits digits) {
-  switch (digits) {
-    case PackedDigits::kNibblesOff8:
-      return 8;
-    case PackedDigits::kFiveOff16:
-      return 16;
-    case PackedDigits::kSixOff32:
-      return 32;
-    default:
-      return 0;
-  }
-}
-
 // Where the bits above the nibble of element k lie: which byte after the nibbles, and their shift.
 constexpr DigitPlace UpperPlace(PackedDigits digits, uint32_t row, uint32_t k) {
   const uint32_t chunk = k / 8;

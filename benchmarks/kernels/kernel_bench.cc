@@ -139,7 +139,8 @@ void BenchMatMul(benchmark::State& state, WeightType type, uint32_t n, uint32_t 
   std::vector<float> scale(size_t{m} * (k / 32));
   std::vector<float> sum(scale.size());
   std::vector<float> half_sum(2 * sum.size());
-  const A16View a16 = {q.data(), scale.data(), sum.data(), half_sum.data(), k};
+  std::vector<int32_t> half_total(2 * sum.size());
+  const A16View a16 = {q.data(), scale.data(), sum.data(), half_sum.data(), half_total.data(), k};
   if (copies[0].uses_a16()) bench.ops->quantize_a16(*bench.pool, x.data(), m, a16);
   std::vector<float> out(size_t{m} * n);
   size_t next = 0;
@@ -281,9 +282,11 @@ void BenchQuantize(benchmark::State& state) {
   std::vector<float> scale(x.size() / 32);
   std::vector<float> sum(x.size() / 32);
   std::vector<float> half_sum(x.size() / 16);
+  std::vector<int32_t> half_total(x.size() / 16);
+  const A16View a16 = {q.data(),        scale.data(),      sum.data(),
+                       half_sum.data(), half_total.data(), kFfn};
   for (auto _ : state) {
-    bench.ops->quantize_a16(*bench.pool, x.data(), rows,
-                            {q.data(), scale.data(), sum.data(), half_sum.data(), kFfn});
+    bench.ops->quantize_a16(*bench.pool, x.data(), rows, a16);
   }
   Report(state, {rows * kFfn * 6.0});
 }

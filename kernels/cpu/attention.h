@@ -171,6 +171,12 @@ inline void RunSplitsApart(device::ThreadPool& pool, const AttentionArgs& args,
     if (splits.begin < all.begin) all.begin = splits.begin;
     if (splits.end > all.end) all.end = splits.end;
   }
+  if (all.size() == 1) {  // nothing meets
+    return pool.Run(plan.num_items, [&](uint32_t task, uint32_t thread) {
+      const ThreadArea area = AreaOf(shape, args.scratch, thread);
+      RunItem({args, shape, ItemAt(args, plan, task), area});
+    });
+  }
   for (uint32_t wave = all.begin; wave < all.end; wave += wave_splits) {
     const uint32_t count = all.end - wave < wave_splits ? all.end - wave : wave_splits;
     pool.Run(plan.num_items * count, [&](uint32_t task, uint32_t thread) {

@@ -12,18 +12,18 @@ namespace baton::kernels::BATON_ISA {
 
 // Rows that share the digits while they are in registers.
 inline constexpr uint32_t kStreamRows = 3;
-// How far ahead a panel is asked for: one Zen 3 core then reads 23 GB/s of weights, and 17 GB/s
-// with the hardware's own prefetching alone.
-inline constexpr size_t kPrefetchBytes = 2560;
+// How far ahead a panel is asked for; NOTES.md has what other distances cost.
+inline constexpr size_t kPrefetchBytes = 6144;
 
 // The rows and blocks of activations that one call of a core works on.
 struct A16Rows {
-  const int16_t* q;       // first row, first block
-  const float* scale;     // first row, first block
-  const float* sum;       // first row, first block
-  const float* half_sum;  // first row, first block
-  size_t q_stride;        // elements between rows
-  size_t scale_stride;    // blocks between rows
+  const int16_t* q;           // first row, first block
+  const float* scale;         // first row, first block
+  const float* sum;           // first row, first block
+  const float* half_sum;      // first row, first block
+  const int32_t* half_total;  // first row, first block
+  size_t q_stride;            // elements between rows
+  size_t scale_stride;        // blocks between rows
 };
 
 // How the scales of a block enter a product.
@@ -111,24 +111,68 @@ __attribute__((noinline)) void Tile(const PanelStretch& stretch, const A16Rows& 
   }
 }
 
-// dot += the digits of a block, from chunk kChunk up to kEnd, times kRows rows of activations.
+// dots += the digits of a block, from chunk kChunk up to kEnd, times kRows rows of activations.
+// Pairs take the chains in turn.
 template <PackedDigits kDigits, int kRows, int kChunk, int kEnd>
 BATON_INLINE void StreamChunks(const std::byte* digits, const int16_t* a, size_t stride,
-                               I32x16 (&dot)[kRows]) {
+                               I32x16 (&dots)[kDotChains][kRows]) {
   if constexpr (kChunk < kEnd) {
     constexpr int kPairs = kPairsPerChunk<kDigits>;
     I32x16 pairs[kPairs];
     PairsOfChunk<kDigits, kChunk>(digits, pairs);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < kPairs; ++i) {
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const int16_t* pair = a + r * stride + 2 * (kChunk * kPairs + i);
-        dot[r] = MulAddPairs(dot[r], pairs[i], BroadcastPair(pair));
-        KeepOrder(&dot[r]);
+        I32x16* dot = &dots[i % kDotChains][r];
+        *dot = MulAddPairs(*dot, pairs[i], BroadcastPair(pair));
+        KeepOrder(dot);
       }
     }
-    StreamChunks<kDigits, kRows, kChunk + 1, kEnd>(digits, a, stride, dot);
+    StreamChunks<kDigits, kRows, kChunk + 1, kEnd>(digits, a, stride, dots);
+  }
+}
+
+// What a sum of products with stored digits starts from: less what their offset adds to it. Part
+// kPart of kParts of block b; exact, as the sum is.
+template <PackedDigits kDigits, int kParts, int kPart>
+BATON_INLINE I32x16 StartOfSum(const A16Rows& rows, size_t row, uint32_t b) {
+  if constexpr (OffsetOf(kDigits) == 0) return SetI(0);
+  const int32_t* halves = rows.half_total + 2 * (row * rows.scale_stride + b);
+  return SetI(-OffsetOf(kDigits) * (kParts == 2 ? halves[kPart] : halves[0] + halves[1]));
+}
+
+// dot += the nibbles of a block times kRows rows of activations. Nibbles are multiplied where they
+// stand, as 1, 16 and 256 times their digits, in a sum each: a mask a pair instead of a mask
+// and a shift, and three short chains instead of a long one. The largest sum is below 8 * 15 * 256
+// * 32767 < 2^30, and shifts take off what are zeros, so all of it is exact.
+template <int kRows>
+BATON_INLINE void StreamNibbles(const std::byte* digits, const int16_t* a, size_t stride,
+                                I32x16 (&dot)[kRows]) {
+  I32x16 by_16[kRows];
+  I32x16 by_256[kRows];
+  for (int r = 0; r < kRows; ++r) by_16[r] = by_256[r] = SetI(0);
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    const I32x16 chunk = LoadOnce(digits + c * 64);
+    const I32x16 pairs[4] = {AndI(chunk, SetI(0x000F000F)), AndI(chunk, SetI(0x00F000F0)),
+                             AndI(chunk, SetI(0x0F000F00)), ShiftRight16<12>(chunk)};
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const int16_t* pair = a + r * stride + 8 * c;
+      dot[r] = MulAddPairs(dot[r], pairs[0], BroadcastPair(pair));
+      KeepOrder(&dot[r]);
+      by_16[r] = MulAddPairs(by_16[r], pairs[1], BroadcastPair(pair + 2));
+      KeepOrder(&by_16[r]);
+      by_256[r] = MulAddPairs(by_256[r], pairs[2], BroadcastPair(pair + 4));
+      KeepOrder(&by_256[r]);
+      dot[r] = MulAddPairs(dot[r], pairs[3], BroadcastPair(pair + 6));
+      KeepOrder(&dot[r]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    dot[r] = AddI(dot[r], AddI(ShiftRightSigned<4>(by_16[r]), ShiftRightSigned<8>(by_256[r])));
   }
 }
 
@@ -141,11 +185,29 @@ struct PanelBlock {
 // sum [kRows] += the elements of a block that share its kPart-th scale.
 template <PackedDigits kDigits, PackedScales kScales, int kRows, int kPart>
 BATON_INLINE void StreamPart(const PanelBlock& w, const A16Rows& rows, uint32_t b, F32x16* sum) {
-  constexpr int kChunks = 16 / kPairsPerChunk<kDigits> / ScalesPerBlock(kScales);
-  I32x16 dot[kRows];
-  for (int r = 0; r < kRows; ++r) dot[r] = SetI(0);
-  StreamChunks<kDigits, kRows, kPart * kChunks, (kPart + 1) * kChunks>(
-      w.block + BlockScaleBytes(kScales), rows.q + b * kQuantBlock, rows.q_stride, dot);
+  constexpr int kParts = ScalesPerBlock(kScales);
+  constexpr int kChunks = 16 / kPairsPerChunk<kDigits> / kParts;
+  constexpr bool kIsNibbles =
+      kDigits == PackedDigits::kNibbles || kDigits == PackedDigits::kNibblesOff8;
+  const std::byte* digits = w.block + BlockScaleBytes(kScales);
+  const int16_t* a = rows.q + b * kQuantBlock;
+  I32x16 dots[kDotChains][kRows];
+  I32x16(&dot)[kRows] = dots[0];
+  for (int r = 0; r < kRows; ++r) {
+    dot[r] = StartOfSum<kDigits, kParts, kPart>(rows, static_cast<size_t>(r), b);
+  }
+  if constexpr (kIsNibbles && kRows <= kNibbleRows) {
+    StreamNibbles<kRows>(digits, a, rows.q_stride, dot);
+  } else {
+    for (int i = 1; i < kDotChains; ++i) {
+      for (int r = 0; r < kRows; ++r) dots[i][r] = SetI(0);
+    }
+    StreamChunks<kDigits, kRows, kPart * kChunks, (kPart + 1) * kChunks>(digits, a, rows.q_stride,
+                                                                         dots);
+    for (int i = 1; i < kDotChains; ++i) {
+      for (int r = 0; r < kRows; ++r) dot[r] = AddI(dot[r], dots[i][r]);
+    }
+  }
   const F32x16 d = LoadScale<kScales, kPart>(w.super, w.block);
   for (int r = 0; r < kRows; ++r) {
     const F32x16 s = Mul(d, Set1(rows.scale[r * rows.scale_stride + b]));

@@ -16,12 +16,13 @@ namespace baton::kernels::BATON_ISA {
 inline constexpr int32_t kInfinityBits = 0x7F800000;
 inline constexpr int32_t kSmallestBits = (127 - 100) << 23;
 
-// Where quantised blocks go: q [32], scale, sum and half_sum [2] of each.
+// Where quantised blocks go: q [32], scale, sum, half_sum [2] and half_total [2] of each.
 struct QuantizedBlocks {
   int16_t* q;
   float* scale;
   float* sum;
   float* half_sum;
+  int32_t* half_total;
 };
 
 // One block of 32: see A16View. Magnitudes are compared as bits, so that NaN is the largest.
@@ -37,6 +38,8 @@ BATON_INLINE void QuantizeBlock(const float* x, const QuantizedBlocks& out) {
     *out.sum = mark;
     out.half_sum[0] = mark;
     out.half_sum[1] = mark;
+    out.half_total[0] = 0;
+    out.half_total[1] = 0;
     StoreI16(out.q, SetI(0));
     StoreI16(out.q + 16, SetI(0));
     return;
@@ -53,6 +56,8 @@ BATON_INLINE void QuantizeBlock(const float* x, const QuantizedBlocks& out) {
   *out.sum = *out.scale * static_cast<float>(sum_low + sum_high);
   out.half_sum[0] = *out.scale * static_cast<float>(sum_low);
   out.half_sum[1] = *out.scale * static_cast<float>(sum_high);
+  out.half_total[0] = sum_low;
+  out.half_total[1] = sum_high;
 }
 
 // The integers of block kBlock of four, of which each quarter of `inverse` has the factors. They
@@ -85,8 +90,8 @@ BATON_INLINE void QuantizeFour(const float* x, const QuantizedBlocks& out) {
     const int32_t bits = std::bit_cast<int32_t>(out.scale[i]);
     if (bits >= kInfinityBits || bits < kSmallestBits) [[unlikely]] {
       for (int b = 0; b < 4; ++b) {
-        QuantizeBlock(x + b * 32,
-                      {out.q + b * 32, out.scale + b, out.sum + b, out.half_sum + 2 * b});
+        QuantizeBlock(x + b * 32, {out.q + b * 32, out.scale + b, out.sum + b, out.half_sum + 2 * b,
+                                   out.half_total + 2 * b});
       }
       return;
     }
@@ -108,6 +113,8 @@ BATON_INLINE void QuantizeFour(const float* x, const QuantizedBlocks& out) {
   StoreQuarter(out.sum, Mul(scale, ToFloat(AddI(sum_low, sum_high))));
   StoreQuarter(out.half_sum, MixLow(half_low, half_high));
   StoreQuarter(out.half_sum + 4, MixHigh(half_low, half_high));
+  StoreQuarter(out.half_total, MixLow(FromBits(sum_low), FromBits(sum_high)));
+  StoreQuarter(out.half_total + 4, MixHigh(FromBits(sum_low), FromBits(sum_high)));
 }
 
 inline void QuantizeA16(device::ThreadPool& pool, const float* x, uint32_t rows, A16View out) {
@@ -118,7 +125,7 @@ inline void QuantizeA16(device::ThreadPool& pool, const float* x, uint32_t rows,
     const size_t end = size_t{range.end} * row_blocks;
     const auto at = [&] {
       return QuantizedBlocks{out.q + block * kQuantBlock, out.scale + block, out.sum + block,
-                             out.half_sum + 2 * block};
+                             out.half_sum + 2 * block, out.half_total + 2 * block};
     };
     for (; block + 4 <= end; block += 4) QuantizeFour(x + block * kQuantBlock, at());
     for (; block < end; ++block) QuantizeBlock(x + block * kQuantBlock, at());

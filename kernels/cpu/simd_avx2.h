@@ -113,6 +113,10 @@ template <int kBits>
 BATON_INLINE I32x16 ShiftLeft(I32x16 a) {
   return {_mm256_slli_epi32(a.lo, kBits), _mm256_slli_epi32(a.hi, kBits)};
 }
+template <int kBits>
+BATON_INLINE I32x16 ShiftRightSigned(I32x16 a) {
+  return {_mm256_srai_epi32(a.lo, kBits), _mm256_srai_epi32(a.hi, kBits)};
+}
 BATON_INLINE F32x16 ToFloat(I32x16 v) {
   return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)};
 }
@@ -225,8 +229,8 @@ BATON_INLINE F32x16 DupOfQuarter(F32x16 v) {
   return {_mm256_permute_ps(v.lo, kLane * 0x55), _mm256_permute_ps(v.hi, kLane * 0x55)};
 }
 // Stores the first quarter.
-BATON_INLINE void StoreQuarter(float* p, F32x16 v) {
-  _mm_storeu_ps(p, _mm256_castps256_ps128(v.lo));
+BATON_INLINE void StoreQuarter(void* p, F32x16 v) {
+  _mm_storeu_ps(static_cast<float*>(p), _mm256_castps256_ps128(v.lo));
 }
 // Even lanes a * b - c, odd lanes a * b + c, one rounding.
 BATON_INLINE F32x16 FmaSubAdd(F32x16 a, F32x16 b, F32x16 c) {
@@ -244,6 +248,10 @@ inline constexpr uint32_t kTilePanels = 1;
 // Up to this many rows a panel is read straight from its packed form; above, unpacking it once
 // costs less than taking its nibbles apart for each group of rows again.
 inline constexpr uint32_t kMaxStreamRows = 16;
+// Sums into which a block's products of few rows are divided, see core_a16.h.
+inline constexpr int kDotChains = 1;
+// Rows for which nibbles are multiplied where they stand: three sums a row, see core_a16.h.
+inline constexpr int kNibbleRows = 1;
 
 }  // namespace baton::kernels::BATON_ISA
 

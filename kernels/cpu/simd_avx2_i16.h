@@ -42,6 +42,8 @@ BATON_INLINE void MulAddInto(I32x16* acc, I32x16 w, PairInAllLanes a) {
 // Keeps the compiler from joining the sums before and after into one tree: gcc 12 makes a block's
 // 16 exact additions one, and spills its leaves (a third of the speed of a decode step on Zen 3).
 BATON_INLINE void KeepOrder(I32x16* sum) { __asm__("" : "+x"(sum->lo), "+x"(sum->hi)); }
+// See simd_avx512_i16.h; halves of a vector never cross a line.
+BATON_INLINE void KeepInRegister(I32x16*) {}
 // Operations on 32 lanes of 16 bits.
 template <int kBits>
 BATON_INLINE I32x16 ShiftRight16(I32x16 v) {

@@ -81,6 +81,10 @@ template <int kBits>
 BATON_INLINE I32x16 ShiftLeft(I32x16 a) {
   return {_mm512_slli_epi32(a.v, kBits)};
 }
+template <int kBits>
+BATON_INLINE I32x16 ShiftRightSigned(I32x16 a) {
+  return {_mm512_srai_epi32(a.v, kBits)};
+}
 BATON_INLINE F32x16 ToFloat(I32x16 v) { return {_mm512_cvtepi32_ps(v.v)}; }
 // Round to nearest even; |v| < 2^22.
 BATON_INLINE I32x16 ToInt(F32x16 v) { return {_mm512_cvtps_epi32(v.v)}; }
@@ -127,10 +131,7 @@ BATON_INLINE void StoreI16(int16_t* p, I32x16 v) {
 
 // 16 half / bf16 values to fp32; exact.
 BATON_INLINE F32x16 LoadHalf(const void* p) {
-  const auto* v = static_cast<const __m128i*>(p);
-  const __m256 low = _mm256_cvtph_ps(_mm_loadu_si128(v));
-  const __m256 high = _mm256_cvtph_ps(_mm_loadu_si128(v + 1));
-  return FromBits({Join(_mm256_castps_si256(low), _mm256_castps_si256(high))});
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};
 }
 BATON_INLINE F32x16 LoadBf16(const void* p) {
   const __m256i half = _mm256_loadu_si256(static_cast<const __m256i*>(p));
@@ -179,8 +180,8 @@ BATON_INLINE F32x16 DupOfQuarter(F32x16 v) {
   return {_mm512_permute_ps(v.v, kLane * 0x55)};
 }
 // Stores the first quarter.
-BATON_INLINE void StoreQuarter(float* p, F32x16 v) {
-  _mm_storeu_ps(p, _mm256_castps256_ps128(LowHalf(v)));
+BATON_INLINE void StoreQuarter(void* p, F32x16 v) {
+  _mm_storeu_ps(static_cast<float*>(p), _mm256_castps256_ps128(LowHalf(v)));
 }
 // Even lanes a * b - c, odd lanes a * b + c, one rounding.
 BATON_INLINE F32x16 FmaSubAdd(F32x16 a, F32x16 b, F32x16 c) {
@@ -199,6 +200,10 @@ inline constexpr uint32_t kTilePanels = 2;
 // Up to this many rows a panel is read straight from its packed form; above, unpacking it once
 // costs less than taking its nibbles apart for each group of rows again.
 inline constexpr uint32_t kMaxStreamRows = 8;
+// Sums into which a block's products of few rows are divided, see core_a16.h.
+inline constexpr int kDotChains = 2;
+// Rows for which nibbles are multiplied where they stand: three sums a row, see core_a16.h.
+inline constexpr int kNibbleRows = 3;
 
 }  // namespace baton::kernels::BATON_ISA
 

@@ -39,6 +39,14 @@ BATON_INLINE void MulAddInto(I32x16* acc, I32x16 w, PairInAllLanes a) {
 }
 // See simd_avx2_i16.h; vpdpwssd is a chain already.
 BATON_INLINE void KeepOrder(I32x16*) {}
+// Keeps the compiler from loading v again for each of its uses.
+BATON_INLINE void KeepInRegister(I32x16* v) {
+#if !defined(BATON_AVX512_EMULATION)
+  __asm__("" : "+v"(v->v));
+#else
+  (void)v;
+#endif
+}
 // Operations on 32 lanes of 16 bits.
 template <int kBits>
 BATON_INLINE I32x16 ShiftRight16(I32x16 v) {

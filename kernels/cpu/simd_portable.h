@@ -112,6 +112,10 @@ template <int kBits>
 BATON_INLINE I32x16 ShiftLeft(I32x16 a) {
   BATON_LANEWISE(I32x16, a.v[i] << kBits);
 }
+template <int kBits>
+BATON_INLINE I32x16 ShiftRightSigned(I32x16 a) {
+  BATON_LANEWISE(I32x16, a.v[i] >> kBits);
+}
 // v, and 0 in lanes where x < bound.
 BATON_INLINE F32x16 ZeroWhereLess(F32x16 x, F32x16 bound, F32x16 v) {
   I32x16 bits = BitsOf(v);
@@ -224,7 +228,7 @@ BATON_INLINE F32x16 DupOfQuarter(F32x16 v) {
   return v;
 }
 // Stores the first quarter.
-BATON_INLINE void StoreQuarter(float* p, F32x16 v) { std::memcpy(p, &v.v[0], sizeof(v.v[0])); }
+BATON_INLINE void StoreQuarter(void* p, F32x16 v) { std::memcpy(p, &v.v[0], sizeof(v.v[0])); }
 // Even lanes a * b - c, odd lanes a * b + c.
 BATON_INLINE F32x16 FmaSubAdd(F32x16 a, F32x16 b, F32x16 c) {
   const F32x4 sign = {-1.0f, 1.0f, -1.0f, 1.0f};
@@ -244,6 +248,10 @@ inline constexpr uint32_t kTilePanels = 1;
 // Up to this many rows a panel is read straight from its packed form; above, unpacking it once
 // costs less than taking its nibbles apart for each group of rows again.
 inline constexpr uint32_t kMaxStreamRows = 16;
+// Sums into which a block's products of few rows are divided, see core_a16.h.
+inline constexpr int kDotChains = 1;
+// Rows for which nibbles are multiplied where they stand: three sums a row, see core_a16.h.
+inline constexpr int kNibbleRows = 1;
 
 }  // namespace baton::kernels::BATON_ISA
 

@@ -58,6 +58,7 @@ BATON_INLINE void MulAddInto(I32x16* acc, I32x16 w, PairInAllLanes a) {
 }
 // See simd_avx2_i16.h; integer sums are exact in any order.
 BATON_INLINE void KeepOrder(I32x16*) {}
+BATON_INLINE void KeepInRegister(I32x16*) {}
 // Operations on 32 lanes of 16 bits.
 template <int kBits>
 BATON_INLINE I32x16 ShiftRight16(I32x16 v) {

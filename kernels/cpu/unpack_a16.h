@@ -18,6 +18,14 @@ inline constexpr int kPairsPerChunk<PackedDigits::kThree> = 8;
 template <>
 inline constexpr int kPairsPerChunk<PackedDigits::kTwo> = 8;
 
+// 64 bytes for several uses. The compiler would load them again for each, and where they are not
+// aligned to a line, as in types with 32 bytes of scales a block, such a load counts twice.
+BATON_INLINE I32x16 LoadOnce(const std::byte* p) {
+  I32x16 v = LoadInts(p);
+  KeepInRegister(&v);
+  return v;
+}
+
 // Shifts 16-bit lanes to the right, or to the left where kBits is negative.
 template <int kBits>
 BATON_INLINE I32x16 Shift16(I32x16 v) {
@@ -29,12 +37,12 @@ BATON_INLINE I32x16 Shift16(I32x16 v) {
 // The bits that lie above the nibbles of a chunk, moved to bits 4 and up of each byte. They belong
 // to the high nibbles where kHigh is set, else to the low ones.
 template <PackedDigits kDigits, int kChunk, bool kHigh>
-BATON_INLINE I32x16 UpperBits(const std::byte* planes) {
+BATON_INLINE I32x16 UpperBits(I32x16 planes) {
   if constexpr (kDigits == PackedDigits::kSixOff32) {
     constexpr int kBit = 2 * (2 * (kChunk % 2) + kHigh);
-    return AndI(Shift16<kBit - 4>(LoadInts(planes + kChunk / 2 * 64)), SetI(0x30303030));
+    return AndI(Shift16<kBit - 4>(planes), SetI(0x30303030));
   } else {
-    return AndI(Shift16<2 * kChunk + kHigh - 4>(LoadInts(planes)), SetI(0x10101010));
+    return AndI(Shift16<2 * kChunk + kHigh - 4>(planes), SetI(0x10101010));
   }
 }
 
@@ -42,7 +50,7 @@ BATON_INLINE I32x16 UpperBits(const std::byte* planes) {
 // apart to int16 last, they cost two thirds of the instructions.
 template <PackedDigits kDigits, int kChunk>
 BATON_INLINE void PairsOfBytes(const std::byte* digits, I32x16* pairs) {
-  const I32x16 chunk = LoadInts(digits + kChunk * 64);
+  const I32x16 chunk = LoadOnce(digits + kChunk * 64);
   I32x16 low = AndI(chunk, SetI(0x0F0F0F0F));
   I32x16 high = AndI(ShiftRight16<4>(chunk), SetI(0x0F0F0F0F));
   if constexpr (kDigits == PackedDigits::kFp4 || kDigits == PackedDigits::kIq4) {
@@ -55,53 +63,60 @@ BATON_INLINE void PairsOfBytes(const std::byte* digits, I32x16* pairs) {
     pairs[3] = ShiftRightSigned16<8>(high);
     return;
   }
-  low = OrI(low, UpperBits<kDigits, kChunk, false>(digits + kNibbleBytes));
-  high = OrI(high, UpperBits<kDigits, kChunk, true>(digits + kNibbleBytes));
+  constexpr size_t kPlanes = kDigits == PackedDigits::kSixOff32 ? kChunk / 2 * 64 : 0;
+  const I32x16 planes = LoadOnce(digits + kNibbleBytes + kPlanes);
+  low = OrI(low, UpperBits<kDigits, kChunk, false>(planes));
+  high = OrI(high, UpperBits<kDigits, kChunk, true>(planes));
   pairs[0] = AndI(low, SetI(0x00FF00FF));
   pairs[1] = AndI(high, SetI(0x00FF00FF));
   pairs[2] = ShiftRight16<8>(low);
   pairs[3] = ShiftRight16<8>(high);
-  if constexpr (kDigits != PackedDigits::kFive) {
-    const I32x16 offset = SetI(kDigits == PackedDigits::kSixOff32 ? 0x00200020 : 0x00100010);
-    for (int i = 0; i < 4; ++i) pairs[i] = Sub16(pairs[i], offset);
-  }
 }
 
-// Pair kPair (0..14) of digits of three bits: shifted up, then down with the sign.
+// Pair kPair (0..14) of digits of three bits, of which `word` has five: shifted up, then down with
+// the sign.
 template <int kPair>
-BATON_INLINE I32x16 PairOfThreeBits(const std::byte* digits) {
+BATON_INLINE I32x16 PairOfThreeBits(I32x16 word) {
   constexpr int kUp = 13 - 3 * (kPair % 5);
-  return ShiftRightSigned16<13>(Shift16<-kUp>(LoadInts(digits + kPair / 5 * 64)));
+  return ShiftRightSigned16<13>(Shift16<-kUp>(word));
 }
 
-// Pair 15, of the upper bits of the three words: 2.4 operations a pair in all, and 2.5 for nibbles
-// that have an offset.
-BATON_INLINE I32x16 LastPairOfThreeBits(const std::byte* digits) {
-  const I32x16 first = ShiftRight16<15>(LoadInts(digits));
-  const I32x16 second = AndI(ShiftRight16<14>(LoadInts(digits + 64)), SetI(0x00020002));
-  const I32x16 third = ShiftLeft16<2>(ShiftRightSigned16<15>(LoadInts(digits + 128)));
-  return OrI(OrI(first, second), third);
+// The upper bits of the three words: 2.4 operations a pair in all, and 2.5 for nibbles that have an
+// offset.
+BATON_INLINE I32x16 LastPairOfThreeBits(I32x16 first, I32x16 second, I32x16 third) {
+  const I32x16 low = OrI(ShiftRight16<15>(first), AndI(ShiftRight16<14>(second), SetI(0x00020002)));
+  return OrI(low, ShiftLeft16<2>(ShiftRightSigned16<15>(third)));
 }
 
 template <int kChunk>
 BATON_INLINE void PairsOfThreeBits(const std::byte* digits, I32x16* pairs) {
-  pairs[0] = PairOfThreeBits<kChunk * 8>(digits);
-  pairs[1] = PairOfThreeBits<kChunk * 8 + 1>(digits);
-  pairs[2] = PairOfThreeBits<kChunk * 8 + 2>(digits);
-  pairs[3] = PairOfThreeBits<kChunk * 8 + 3>(digits);
-  pairs[4] = PairOfThreeBits<kChunk * 8 + 4>(digits);
-  pairs[5] = PairOfThreeBits<kChunk * 8 + 5>(digits);
-  pairs[6] = PairOfThreeBits<kChunk * 8 + 6>(digits);
+  const I32x16 second = LoadOnce(digits + 64);
   if constexpr (kChunk == 0) {
-    pairs[7] = PairOfThreeBits<7>(digits);
+    const I32x16 first = LoadOnce(digits);
+    pairs[0] = PairOfThreeBits<0>(first);
+    pairs[1] = PairOfThreeBits<1>(first);
+    pairs[2] = PairOfThreeBits<2>(first);
+    pairs[3] = PairOfThreeBits<3>(first);
+    pairs[4] = PairOfThreeBits<4>(first);
+    pairs[5] = PairOfThreeBits<5>(second);
+    pairs[6] = PairOfThreeBits<6>(second);
+    pairs[7] = PairOfThreeBits<7>(second);
   } else {
-    pairs[7] = LastPairOfThreeBits(digits);
+    const I32x16 third = LoadOnce(digits + 128);
+    pairs[0] = PairOfThreeBits<8>(second);
+    pairs[1] = PairOfThreeBits<9>(second);
+    pairs[2] = PairOfThreeBits<10>(third);
+    pairs[3] = PairOfThreeBits<11>(third);
+    pairs[4] = PairOfThreeBits<12>(third);
+    pairs[5] = PairOfThreeBits<13>(third);
+    pairs[6] = PairOfThreeBits<14>(third);
+    pairs[7] = LastPairOfThreeBits(LoadInts(digits), second, third);
   }
 }
 
 template <int kChunk>
 BATON_INLINE void PairsOfTwoBits(const std::byte* digits, I32x16* pairs) {
-  const I32x16 chunk = LoadInts(digits + kChunk * 64);
+  const I32x16 chunk = LoadOnce(digits + kChunk * 64);
   const I32x16 two_bits = SetI(0x00030003);
   pairs[0] = AndI(chunk, two_bits);
   pairs[1] = AndI(ShiftRight16<2>(chunk), two_bits);
@@ -113,11 +128,12 @@ BATON_INLINE void PairsOfTwoBits(const std::byte* digits, I32x16* pairs) {
   pairs[7] = ShiftRight16<14>(chunk);
 }
 
-// The pairs of chunk kChunk of the digits of a block.
+// The pairs of chunk kChunk of the digits of a block, as they are stored: with OffsetOf(kDigits)
+// added.
 template <PackedDigits kDigits, int kChunk>
 BATON_INLINE void PairsOfChunk(const std::byte* digits, I32x16* pairs) {
   if constexpr (kDigits == PackedDigits::kBytes) {
-    const I32x16 chunk = LoadInts(digits + kChunk * 64);
+    const I32x16 chunk = LoadOnce(digits + kChunk * 64);
     pairs[0] = ShiftRightSigned16<8>(ShiftLeft16<8>(chunk));
     pairs[1] = ShiftRightSigned16<8>(chunk);
   } else if constexpr (kDigits == PackedDigits::kThree) {
@@ -125,15 +141,12 @@ BATON_INLINE void PairsOfChunk(const std::byte* digits, I32x16* pairs) {
   } else if constexpr (kDigits == PackedDigits::kTwo) {
     PairsOfTwoBits<kChunk>(digits, pairs);
   } else if constexpr (kDigits == PackedDigits::kNibbles || kDigits == PackedDigits::kNibblesOff8) {
-    const I32x16 chunk = LoadInts(digits + kChunk * 64);
+    const I32x16 chunk = LoadOnce(digits + kChunk * 64);
     const I32x16 nibble = SetI(0x000F000F);
     pairs[0] = AndI(chunk, nibble);
     pairs[1] = AndI(ShiftRight16<4>(chunk), nibble);
     pairs[2] = AndI(ShiftRight16<8>(chunk), nibble);
     pairs[3] = ShiftRight16<12>(chunk);
-    if constexpr (kDigits == PackedDigits::kNibblesOff8) {
-      for (int i = 0; i < 4; ++i) pairs[i] = Sub16(pairs[i], SetI(0x00080008));
-    }
   } else {
     PairsOfBytes<kDigits, kChunk>(digits, pairs);
   }
@@ -148,6 +161,9 @@ BATON_INLINE void UnpackDigits(const std::byte* digits, int16_t* out) {
     I32x16 pairs[kPairs];
     PairsOfChunk<kDigits, kChunk>(digits, pairs);
     for (int i = 0; i < kPairs; ++i) {
+      if constexpr (OffsetOf(kDigits) != 0) {
+        pairs[i] = Sub16(pairs[i], SetI(OffsetOf(kDigits) * 0x00010001));
+      }
       StoreInts(out + (kChunk * kPairs + i) * 2 * kPanels * kPanelRows, pairs[i]);
     }
     UnpackDigits<kDigits, kPanels, kChunk + 1>(digits, out);

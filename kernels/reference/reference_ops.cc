@@ -67,7 +67,8 @@ void ReluSquared(ThreadPool&, float* x, size_t count) {
   }
 }
 
-void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum, float* half_sum) {
+void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum, float* half_sum,
+                   int32_t* half_total) {
   float absmax = 0.0f;
   bool finite = true;
   for (uint32_t i = 0; i < kQuantBlock; ++i) {
@@ -77,25 +78,26 @@ void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum, float* 
   if (!finite || absmax < 0x1p-100f) {
     *scale = *sum = finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
     half_sum[0] = half_sum[1] = *sum;
+    half_total[0] = half_total[1] = 0;
     std::memset(q, 0, kQuantBlock * sizeof(*q));
     return;
   }
   const float inverse = 32767.0f / absmax;
-  int32_t totals[2] = {};
+  half_total[0] = half_total[1] = 0;
   for (uint32_t i = 0; i < kQuantBlock; ++i) {
     q[i] = static_cast<int16_t>(std::nearbyint(x[i] * inverse));
-    totals[i / 16] += q[i];
+    half_total[i / 16] += q[i];
   }
   *scale = absmax / 32767.0f;
-  *sum = *scale * static_cast<float>(totals[0] + totals[1]);
-  for (int i = 0; i < 2; ++i) half_sum[i] = *scale * static_cast<float>(totals[i]);
+  *sum = *scale * static_cast<float>(half_total[0] + half_total[1]);
+  for (int i = 0; i < 2; ++i) half_sum[i] = *scale * static_cast<float>(half_total[i]);
 }
 
 void QuantizeA16(ThreadPool&, const float* x, uint32_t rows, A16View out) {
   const size_t blocks = size_t{rows} * (out.k / kQuantBlock);
   for (size_t b = 0; b < blocks; ++b) {
     QuantizeBlock(x + b * kQuantBlock, out.q + b * kQuantBlock, out.scale + b, out.sum + b,
-                  out.half_sum + 2 * b);
+                  out.half_sum + 2 * b, out.half_total + 2 * b);
   }
 }
 

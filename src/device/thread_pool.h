@@ -20,6 +20,7 @@
 #ifndef BATON_DEVICE_THREAD_POOL_H_
 #define BATON_DEVICE_THREAD_POOL_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -48,6 +49,21 @@ struct TaskRange {
 constexpr TaskRange PartOf(uint32_t total, uint32_t num_parts, uint32_t part) {
   return {static_cast<uint32_t>(uint64_t{total} * part / num_parts),
           static_cast<uint32_t>(uint64_t{total} * (part + 1) / num_parts)};
+}
+
+// Part `part` of `num_parts` of [0, total), cut in `rounds` (1 to 3) of as many parts each: eighths
+// 5, 2 and 1 of the total, or 5 and 3, or all of it.
+constexpr TaskRange ShrinkingPart(uint32_t total, uint32_t rounds, uint32_t num_parts,
+                                  uint32_t part) {
+  const uint32_t per_round = num_parts / rounds;
+  const uint32_t round = part / per_round;
+  const auto eighths = [&](uint32_t r) {
+    const uint32_t ends[] = {0, 5, 7};
+    return static_cast<uint32_t>(uint64_t{total} * (r == rounds ? 8 : ends[r]) / 8);
+  };
+  const uint32_t begin = eighths(round);
+  const TaskRange range = PartOf(eighths(round + 1) - begin, per_round, part % per_round);
+  return {begin + range.begin, begin + range.end};
 }
 
 // Fork-join workers; see the file comment.
@@ -106,6 +122,29 @@ class ThreadPool {
         [&](uint32_t part, uint32_t thread_idx) { body(PartOf(total, parts, part), thread_idx); });
   }
 
+  // Cuts [0, total) into contiguous ranges that get shorter: one a thread of five eighths of it in
+  // all, then of two, then of the last. So few claims, which threads of distant cores wait for,
+  // balance threads that start apart. As many such rounds as a thread's even share holds min_size;
+  // no range of several is shorter than three eighths of it. Even ranges where one would be longer
+  // than max_size >= min_size: a core that is wanted back waits for one.
+  template <typename Body>
+  void RunShrinking(uint32_t total, uint32_t min_size, uint32_t max_size, Body&& body) {
+    if (total == 0) return;
+    if (num_threads_ == 1) return body(TaskRange{0, total}, uint32_t{0});
+    if (uint64_t{total} * 5 > uint64_t{max_size} * 8 * num_threads_) {
+      return RunRanges(total, min_size, (total + max_size - 1) / max_size, body);
+    }
+    const uint32_t rounds =
+        std::clamp<uint32_t>(total / std::max<uint32_t>(1, min_size * num_threads_), 1, 3);
+    const uint32_t parts =
+        rounds > 1 ? rounds * num_threads_
+                   : std::clamp<uint32_t>(total / std::max<uint32_t>(1, min_size), 1, num_threads_);
+    Run(parts, [&](uint32_t part, uint32_t thread_idx) {
+      const TaskRange range = ShrinkingPart(total, rounds, parts, part);
+      if (range.size() > 0) body(range, thread_idx);
+    });
+  }
+
   // Working memory of one thread [kScratchBytes], 64-byte aligned, contents undefined. A task may
   // use the scratch of its own thread_idx only; outside Run the caller may use any.
   std::span<std::byte> scratch(uint32_t thread_idx) {
@@ -115,19 +154,30 @@ class ThreadPool {
  private:
   using TaskFunction = void (*)(void* body, uint32_t task_idx, uint32_t thread_idx);
 
+  // What a worker knew before it looked for work: the job and the epoch.
+  struct Seen {
+    uint64_t job;
+    uint32_t epoch;
+  };
+
   void RunShared(uint32_t num_tasks, TaskFunction function, void* body);
   void WorkerLoop(uint32_t thread_idx);
   void SeatedWorkerLoop(uint32_t thread_idx);
   // Claims and runs tasks until none is left, or until `seat` (a core of cores_) was given back:
   // then false.
   bool Work(uint32_t thread_idx, std::optional<uint32_t> seat = std::nullopt);
+  // Counts tasks that a thread has run, all that it claimed of the job.
+  void CountDone(uint32_t num_run, uint32_t num_tasks, uint32_t thread_idx);
   // The caller takes and gives back cores between two tasks, of which `num_left` are unclaimed.
   void TakeNewCores(uint32_t num_left);
   void WakeWorkers(uint32_t num_workers);
-  void WaitForNews(uint32_t seen_epoch);
+  Seen SeenNow() const;
+  // There is a later job or epoch.
+  bool HasNews(const Seen& seen) const;
+  void WaitForNews(const Seen& seen);
   // Spins on `seat`, then leaves it; true when there was news first and the seat is kept.
-  bool SpinOnSeat(uint32_t seat, uint32_t seen_epoch);
-  void SleepUntilNews(uint32_t seen_epoch);
+  bool SpinOnSeat(uint32_t seat, const Seen& seen);
+  void SleepUntilNews(const Seen& seen);
   void WaitForDone(uint32_t num_tasks);
 
   // Constant after construction.
@@ -135,17 +185,17 @@ class ThreadPool {
   CoreShare* const cores_;
   AlignedBuffer scratch_;
 
-  // Written by the owner before it publishes a ticket, read by whoever claimed one.
+  // Job number, number of tasks and next task in one word (see thread_pool.cc), so that a claim
+  // that succeeds is a claim on the live job. Workers spin on it.
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  // Written by the owner before it publishes a ticket, read by whoever claimed one: on the line
+  // that a claim has brought.
   TaskFunction function_ = nullptr;
   void* body_ = nullptr;
-
-  // Job number, number of tasks and next task in one word (see thread_pool.cc), so that a claim
-  // that succeeds is a claim on the live job.
-  alignas(64) std::atomic<uint64_t> ticket_{0};
-  // Tasks of the live job that have finished; the owner may sleep on it.
+  // Tasks of the live job that are counted as finished; the owner may sleep on it.
   alignas(64) std::atomic<uint32_t> num_done_{0};
   std::atomic<uint32_t> owner_sleeps_{0};
-  // Raised by every job, when cores have come, and at the end; workers sleep on it.
+  // Raised to wake workers: for a job, when cores have come, and at the end. They sleep on it.
   alignas(64) std::atomic<uint32_t> epoch_{0};
   std::atomic<uint32_t> num_sleeping_{0};
   std::atomic<bool> stop_{false};

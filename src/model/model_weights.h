@@ -122,7 +122,7 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   std::string weights_id;              // HashWeights
   SharingReport sharing;               // where the packed bytes lie
-  std::shared_ptr<const void> memory;  // in which they lie, if other processes read it too
+  std::shared_ptr<const void> memory;  // in which they lie, of one process or several
 
   size_t bytes() const;  // packed, everything but mappings
 };

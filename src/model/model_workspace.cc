@@ -91,6 +91,7 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
     out->a16_scale_ = carver.Take<float>(rows * blocks);
     out->a16_sum_ = carver.Take<float>(rows * blocks);
     out->a16_half_sum_ = carver.Take<float>(rows * blocks * 2);
+    out->a16_half_total_ = carver.Take<int32_t>(rows * blocks * 2);
     if (config.traits->rotates) {
       out->cos_sin = carver.Take<float>(size_t{size.max_context} * config.rope_table_dim());
     }

@@ -70,7 +70,9 @@ class ModelWorkspace {
   std::vector<kernels::AttentionSpan> cut_spans;
 
   // The quantised activations for a matmul of width `k`: one buffer, reused by every matmul.
-  kernels::A16View A16(uint32_t k) { return {a16_q_, a16_scale_, a16_sum_, a16_half_sum_, k}; }
+  kernels::A16View A16(uint32_t k) {
+    return {a16_q_, a16_scale_, a16_sum_, a16_half_sum_, a16_half_total_, k};
+  }
   size_t bytes() const { return buffer_.size(); }
 
  private:
@@ -81,6 +83,7 @@ class ModelWorkspace {
   float* a16_scale_ = nullptr;  // [max_rows, widest input / 32]
   float* a16_sum_ = nullptr;
   float* a16_half_sum_ = nullptr;  // [max_rows, widest input / 16]
+  int32_t* a16_half_total_ = nullptr;
 };
 
 }  // namespace baton::model

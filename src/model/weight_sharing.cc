@@ -9,11 +9,13 @@
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/base/size_text.h"
+#include "src/device/aligned_buffer.h"
 #include "src/device/shared_slots.h"
 #include "src/model/file_mapping.h"
 
 namespace baton::model {
 
+using device::AlignedBuffer;
 using device::SharedSlots;
 using device::SlotsWanted;
 
@@ -105,10 +107,26 @@ class SharedPacking {
   PackedWeights out_;
 };
 
+// All matrices in one buffer: those below 2 MiB would lie on small pages in buffers of their own.
 absl::StatusOr<PackedWeights> PackAllAlone(const WeightSource& source, const WeightPacking& packing,
                                            std::string why) {
+  const auto padded = [](const PackJob& job) {
+    constexpr size_t kMask = AlignedBuffer::kAlignment - 1;
+    return (job.matrix->bytes() + kMask) & ~kMask;
+  };
+  size_t total = 0;
+  for (const PackJob& job : packing.jobs()) total += padded(job);
+  absl::StatusOr<AlignedBuffer> buffer = AlignedBuffer::Allocate(total);
+  if (!buffer.ok()) return WithPrefix(buffer.status(), "packed weights");
+  const auto memory = std::make_shared<AlignedBuffer>(*std::move(buffer));
   PackedWeights out;
-  for (const PackJob& job : packing.jobs()) BATON_RETURN_IF_ERROR(WeightPacking::PackAlone(job));
+  size_t at = 0;
+  for (const PackJob& job : packing.jobs()) {
+    BATON_RETURN_IF_ERROR(job.pack(*job.matrix, {memory->data() + at, job.matrix->bytes()}));
+    job.matrix->View(memory->data() + at);
+    at += padded(job);
+  }
+  out.memory = memory;
   out.weights_id = HashWeights(source.file, source.config);
   out.report.num_packed = packing.jobs().size();
   out.report.why_private = std::move(why);

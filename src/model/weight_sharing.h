@@ -24,11 +24,11 @@ namespace baton::model {
 struct PackedWeights {
   std::string weights_id;  // HashWeights
   SharingReport report;
-  std::shared_ptr<const void> memory;  // null when it is all the process's own
+  std::shared_ptr<const void> memory;  // in which they lie
 };
 
 // Does the jobs of `packing`. Errors as PackJob::pack, of the first job that has one. Memory that
-// cannot be shared is no error: the report says why, and every matrix has memory of its own.
+// cannot be shared is no error: the report says why, and the process has memory of its own.
 absl::StatusOr<PackedWeights> PackWeights(const WeightSource& source, WeightPacking& packing,
                                           const SharedWeights& sharing);
 

@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <numeric>
@@ -110,6 +111,51 @@ TEST(ThreadPool, RangesCoverEverythingAndRespectTheirMinimum) {
       for (uint32_t i = range.begin; i < range.end; ++i) ++hits[i];
     });
     for (const auto& hit : hits) ASSERT_EQ(hit.load(), 1u);
+  }
+}
+
+TEST(ThreadPool, ShrinkingRangesCoverEverythingAndRespectTheirBounds) {
+  constexpr uint32_t kMin = 16;
+  constexpr uint32_t kMax = 600;
+  for (uint32_t threads : {1u, 2u, 3u, 5u}) {
+    ThreadPool pool(threads);
+    for (uint32_t total : {0u, 1u, 15u, 16u, 31u, 32u, 33u, 64u, 95u, 96u, 97u, 1009u, 4096u}) {
+      std::vector<std::atomic<uint32_t>> hits(total);
+      std::atomic<uint32_t> num_ranges = 0;
+      pool.RunShrinking(total, kMin, kMax, [&](TaskRange range, uint32_t) {
+        EXPECT_TRUE(range.size() >= kMin * 3 / 8 || range.size() == total)
+            << range.size() << " of " << total;
+        EXPECT_TRUE(range.size() <= kMax || threads == 1) << range.size() << " of " << total;
+        ++num_ranges;
+        for (uint32_t i = range.begin; i < range.end; ++i) ++hits[i];
+      });
+      for (const auto& hit : hits) ASSERT_EQ(hit.load(), 1u);
+      const uint32_t num_longest = (total + kMax - 1) / kMax;
+      EXPECT_LE(num_ranges.load(), threads == 1 ? 1 : std::max(3 * threads, num_longest));
+      // Enough for every thread is divided among all of them.
+      if (total >= kMin * threads) {
+        EXPECT_GE(num_ranges.load(), threads);
+      }
+    }
+  }
+}
+
+TEST(ShrinkingPart, RangesFollowEachOtherAndShrinkFromRoundToRound) {
+  for (uint32_t total : {48u, 97u, 1009u, 4000000000u}) {
+    for (uint32_t rounds : {1u, 2u, 3u}) {
+      for (uint32_t threads : {2u, 3u, 16u}) {
+        uint32_t next = 0;
+        uint32_t largest = total;  // that a range of this round may have
+        for (uint32_t part = 0; part < rounds * threads; ++part) {
+          const TaskRange range = ShrinkingPart(total, rounds, rounds * threads, part);
+          EXPECT_EQ(range.begin, next);
+          EXPECT_LE(range.size(), largest);
+          next = range.end;
+          if (part % threads + 1 == threads) largest = range.size() * 2 / 3 + 2;
+        }
+        EXPECT_EQ(next, total);
+      }
+    }
   }
 }
 

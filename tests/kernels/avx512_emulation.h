@@ -201,6 +201,24 @@ inline F512 cvtepi32_ps(I512 a) {
 inline I512 cvtps_epi32(F512 a) {
   return EachInt([&](int i) { return _mm_cvtss_si32(_mm_set_ss(a.v[i])); });
 }
+// A half as a float; exact. A signalling NaN becomes quiet.
+inline float FloatOfHalf(uint16_t half) {
+  const int exponent = half >> 10 & 31;
+  const int fraction = half & 1023;
+  float magnitude = static_cast<float>(fraction) * 0x1p-24f;
+  if (exponent == 31) {
+    const uint32_t quiet = fraction == 0 ? 0 : 0x00400000;
+    magnitude = std::bit_cast<float>(0x7F800000 | quiet | static_cast<uint32_t>(fraction) << 13);
+  } else if (exponent > 0) {
+    magnitude = std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
+  }
+  return half >> 15 != 0 ? -magnitude : magnitude;
+}
+inline F512 cvtph_ps(__m256i a) {
+  uint16_t lanes[16];
+  std::memcpy(lanes, &a, sizeof(lanes));
+  return EachFloat([&](int i) { return FloatOfHalf(lanes[i]); });
+}
 inline I512 cvtepu16_epi32(__m256i a) {
   uint16_t lanes[16];
   std::memcpy(lanes, &a, sizeof(lanes));

@@ -24,6 +24,7 @@
 #define _mm512_cvtepi8_epi32 ::baton::kernels::emulation::cvtepi8_epi32
 #define _mm512_cvtepu16_epi32 ::baton::kernels::emulation::cvtepu16_epi32
 #define _mm512_cvtepu8_epi32 ::baton::kernels::emulation::cvtepu8_epi32
+#define _mm512_cvtph_ps ::baton::kernels::emulation::cvtph_ps
 #define _mm512_cvtps_epi32 ::baton::kernels::emulation::cvtps_epi32
 #define _mm512_cvtsepi32_epi16 ::baton::kernels::emulation::cvtsepi32_epi16
 #define _mm512_div_ps ::baton::kernels::emulation::div_ps

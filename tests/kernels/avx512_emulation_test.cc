@@ -2,10 +2,14 @@
 // for every intrinsic that SIMDe has and whose result the bodies depend on.
 #include "tests/kernels/avx512_emulation.h"
 // After the emulation, whose names it must not see.
+#include <bit>
+#include <cmath>
 #include <random>
 
 #include "gtest/gtest.h"
 #include "simde/x86/avx512.h"
+
+#include "kernels/math.h"
 
 namespace baton::kernels {
 namespace {
@@ -111,6 +115,25 @@ TEST_F(EmulationTest, FloatsEqualSimde) {
     c.v[round % 16] = NAN;
     EXPECT_EQ(emulation::cmp_ps_mask(b, c, _CMP_UNORD_Q),
               simde_mm512_cmp_ps_mask(ToSimde(b), ToSimde(c), SIMDE_CMP_UNORD_Q));
+  }
+}
+
+TEST_F(EmulationTest, HalvesAreThoseOfMath) {
+  for (uint32_t first = 0; first < 0x10000; first += 16) {
+    uint16_t halves[16];
+    for (uint32_t i = 0; i < 16; ++i) halves[i] = static_cast<uint16_t>(first + i);
+    __m256i in;
+    std::memcpy(&in, halves, sizeof(in));
+    const F512 actual = emulation::cvtph_ps(in);
+    for (uint32_t i = 0; i < 16; ++i) {
+      const float expected = FloatFromHalf(halves[i]);
+      if (std::isnan(expected)) {
+        EXPECT_TRUE(std::isnan(actual.v[i])) << halves[i];
+      } else {
+        EXPECT_EQ(std::bit_cast<uint32_t>(actual.v[i]), std::bit_cast<uint32_t>(expected))
+            << halves[i];
+      }
+    }
   }
 }
 

@@ -77,12 +77,16 @@ struct A16Buffer {
         scale(size_t{rows} * (k / 32)),
         sum(scale.size()),
         half_sum(2 * sum.size()),
+        half_total(2 * sum.size()),
         k(k) {}
-  A16View view() { return {q.data(), scale.data(), sum.data(), half_sum.data(), k}; }
+  A16View view() {
+    return {q.data(), scale.data(), sum.data(), half_sum.data(), half_total.data(), k};
+  }
   std::vector<int16_t> q;
   std::vector<float> scale;
   std::vector<float> sum;
   std::vector<float> half_sum;
+  std::vector<int32_t> half_total;
   uint32_t k;
 };
 

@@ -50,8 +50,12 @@ struct Case {
     args.m = count;
     args.x = x.data() + size_t{first} * k;
     if (weights.uses_a16()) {
-      args.a16 = {a16.q.data() + size_t{first} * k, a16.scale.data() + block,
-                  a16.sum.data() + block, a16.half_sum.data() + 2 * block, k};
+      args.a16 = {a16.q.data() + size_t{first} * k,
+                  a16.scale.data() + block,
+                  a16.sum.data() + block,
+                  a16.half_sum.data() + 2 * block,
+                  a16.half_total.data() + 2 * block,
+                  k};
     }
     return args;
   }

@@ -66,6 +66,7 @@ TEST_P(RowOpsTest, QuantizeA16) {
       EXPECT_EQ(CountDifferent(actual.scale, expected.scale), 0u);
       EXPECT_EQ(CountDifferent(actual.sum, expected.sum), 0u);
       EXPECT_EQ(CountDifferent(actual.half_sum, expected.half_sum), 0u);
+      EXPECT_EQ(actual.half_total, expected.half_total);
       for (size_t i = 0; i < x.size(); ++i) {
         const double scale = actual.scale[i / 32];
         ASSERT_LE(std::fabs(actual.q[i] * scale - x[i]), scale * (0.5 + 0x1p-7)) << i;
@@ -74,6 +75,7 @@ TEST_P(RowOpsTest, QuantizeA16) {
         const int total =
             std::accumulate(actual.q.begin() + static_cast<ptrdiff_t>(16 * half),
                             actual.q.begin() + static_cast<ptrdiff_t>(16 * half + 16), 0);
+        ASSERT_EQ(actual.half_total[half], total);
         ASSERT_EQ(actual.half_sum[half], actual.scale[half / 2] * static_cast<float>(total));
       }
     }
@@ -92,6 +94,7 @@ TEST_P(RowOpsTest, QuantizeA16OfAnUglyBlockLeavesItsNeighboursAlone) {
       ReferenceOps().quantize_a16(one_, x.data(), 1, expected.view());
       ops().quantize_a16(one_, x.data(), 1, actual.view());
       EXPECT_EQ(actual.q, expected.q) << ugly;
+      EXPECT_EQ(actual.half_total, expected.half_total) << ugly;
       for (uint32_t b = 0; b < 2 * kBlocks; ++b) {
         const auto same = [](float x, float y) {
           return x == y || (std::isnan(x) && std::isnan(y));
