@@ -416,8 +416,10 @@ void FindIgnored(const JsonValue& root, Endpoint endpoint, std::vector<std::stri
   }
   if (endpoint != Endpoint::kChat) return;
   if (const JsonValue* choice = root.Find("tool_choice")) {
-    names.AddUnknown(choice, "tool_choice.", {"type", "function"});
+    names.AddUnknown(choice, "tool_choice.", {"type", "function", "allowed_tools"});
     names.AddUnknown(choice->Find("function"), "tool_choice.function.", {"name"});
+    names.AddUnknown(choice->Find("allowed_tools"), "tool_choice.allowed_tools.",
+                     {"mode", "tools"});
   }
   AddIgnoredOfTools(root, &names);
   AddIgnoredOfTurns(root, &names);
