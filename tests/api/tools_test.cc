@@ -546,6 +546,44 @@ TEST_F(ToolsTest, HistoryGoesThroughATemplateThatKnowsTools) {
   EXPECT_TRUE(prompt.ends_with(R"(u:Qa:[clock {"a": 1}]t:now)")) << prompt;
 }
 
+// A refusal is what the assistant said in its turn, as a part or in the place of the content.
+TEST_F(ToolsTest, RefusalsAreTextsOfTheAssistant) {
+  AnswerWith("x");
+  const std::string by_parts =
+      "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+      "{% for p in m.content %}{{ p.type }}={{ p.text }};{% endfor %}{% endif %}|{% endfor %}";
+  const std::string ask = R"({"messages":[{"role":"user","content":"Q"},)";
+  const std::string parts = R"({"role":"assistant","content":[{"type":"text","text":"a"},)"
+                            R"({"type":"refusal","refusal":"No."}]}]})";
+  for (const auto& [source, prompt] :
+       {std::pair(kTurns, "a:a\nNo."), std::pair(by_parts, "Q|text=a;text=No.;|")}) {
+    submitter_.served = {ModelWith(source)};
+    const auto responder = Post(kChatPath, ask + parts);
+    ASSERT_EQ(responder->status, 200) << responder->body;
+    EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "");
+    EXPECT_THAT(PromptOf(submitter_.WaitSubmitted(num_sent_++).request),
+                ::testing::EndsWith(prompt));
+  }
+  submitter_.served = {ModelWith(kTurns)};
+  for (const char* content : {"", R"("content":null,)"}) {
+    const auto responder =
+        Post(kChatPath, ask + R"({"role":"assistant",)" + content + R"("refusal":"No."}]})");
+    ASSERT_EQ(responder->status, 200) << responder->body;
+    EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "");
+    EXPECT_THAT(PromptOf(submitter_.WaitSubmitted(num_sent_++).request),
+                ::testing::EndsWith("a:No."));
+  }
+  // Beside content it has no place.
+  const auto beside =
+      Post(kChatPath, ask + R"({"role":"assistant","content":"a","refusal":"No."}]})");
+  EXPECT_EQ(beside->Header("X-Baton-Ignored-Fields"), "messages[1].refusal");
+  // Users and tools refuse nothing.
+  const auto wrong = Post(kChatPath, R"({"messages":[{"role":"user","content":)"
+                                     R"([{"type":"refusal","refusal":"No."}]}]})");
+  EXPECT_EQ(Text(*wrong, {"error", "param"}), "messages[0].content[0]");
+  EXPECT_EQ(Text(*wrong, {"error", "code"}), "unsupported_parameter");
+}
+
 TEST_F(ToolsTest, BadToolsAreNamed) {
   struct Case {
     std::string fields;
