@@ -108,7 +108,7 @@ JsonValue CallSchema(const ToolFunction& function, size_t idx) {
 }
 
 // An error about a branch of a function, by the function's own names. The form was compiled before.
-void NameByTool(RequestError* error) {
+void NameByTool(const std::vector<size_t>& callable, RequestError* error) {
   constexpr std::string_view kBranch = "#/anyOf/";
   constexpr std::string_view kArguments = "/properties/arguments";
   const size_t at = error->expected.find(kBranch);
@@ -118,12 +118,14 @@ void NameByTool(RequestError* error) {
   std::from_chars(place.data(), place.data() + place.size(), branch);
   const size_t inside = place.find(kArguments);
   if (branch == 0 || inside == std::string_view::npos) return;
-  *error = ParametersError(branch - 1, std::string(place.substr(inside + kArguments.size())));
+  *error =
+      ParametersError(callable[branch - 1], std::string(place.substr(inside + kArguments.size())));
 }
 
 // False: one of the keywords that nothing enforces is that of a strict function. Those of the form
 // were named when it was checked.
-bool CheckIgnored(const std::vector<std::string>& ignored, RequestError* error) {
+bool CheckIgnored(const std::vector<std::string>& ignored, const std::vector<size_t>& callable,
+                  RequestError* error) {
   constexpr std::string_view kBranch = "tools.anyOf.";
   for (const std::string& name : ignored) {
     if (!name.starts_with(kBranch)) continue;
@@ -134,7 +136,7 @@ bool CheckIgnored(const std::vector<std::string>& ignored, RequestError* error) 
     const size_t at = name.find(kArguments);
     const std::string place = at == std::string::npos ? "" : name.substr(at + kArguments.size());
     return FailField(error, ErrorCode::kInvalidValue,
-                     fmt::format("tools[{}].function.parameters{}", branch - 1, place),
+                     fmt::format("tools[{}].function.parameters{}", callable[branch - 1], place),
                      "a keyword that can be enforced, since the function is strict");
   }
   return true;
@@ -153,8 +155,9 @@ bool SetFormOrCall(const ApiParams& params, BuiltRequest* built, RequestError* e
   JsonValue::Array branches(1);
   JsonValue guidance;
   if (!ReadForm(params, &branches.front(), &guidance, error)) return false;
-  for (const ToolFunction& function : params.tools.functions) {
-    branches.push_back(CallSchema(function, branches.size()));
+  const std::vector<size_t> callable = CallableOf(params.tools);
+  for (const size_t i : callable) {
+    branches.push_back(CallSchema(params.tools.functions[i], branches.size()));
   }
   JsonValue::Object schema;
   schema.emplace_back("anyOf", JsonValue(std::move(branches)));
@@ -170,10 +173,10 @@ bool SetFormOrCall(const ApiParams& params, BuiltRequest* built, RequestError* e
   }
   std::vector<std::string> ignored;
   if (!CheckGrammar(*built->plan.model, "tools", *grammar, &ignored, error)) {
-    NameByTool(error);
+    NameByTool(callable, error);
     return false;
   }
-  if (!CheckIgnored(ignored, error)) return false;
+  if (!CheckIgnored(ignored, callable, error)) return false;
   built->request.sampling.grammar = std::move(grammar);
   return true;
 }

@@ -145,7 +145,13 @@ std::string MessagesErrorJson(const RequestError& error, std::string_view reques
   JsonWriter json = BeginEvent("error");
   json.Key("error").BeginObject();
   json.Key("type").String(TypeOfStatus(HttpStatusOf(error.code)));
-  json.Key("message").String(MessageOf(error)).EndObject();
+  json.Key("message").String(MessageOf(error));
+  // Anthropic's SDKs go on without a thread where these details say that there is none.
+  if (error.code == ErrorCode::kUnsupported && error.param == "thread") {
+    json.Key("details").BeginObject().Key("error_code").String("thread_unsupported_request");
+    json.Key("unsupported").BeginArray().String("thread").EndArray().EndObject();
+  }
+  json.EndObject();
   json.Key("request_id").String(request_id).EndObject();
   return json.Take();
 }

@@ -1,6 +1,7 @@
 #include "src/api/read_json.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <initializer_list>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include "fmt/format.h"
 
 #include "src/api/answer_form.h"
+#include "src/api/json_fields.h"
 #include "src/api/schema.h"
 #include "src/api/template_params.h"
 #include "src/api/tool_params.h"
@@ -233,9 +235,15 @@ class RowReader {
   RequestError* const error_;
 };
 
+// A part {"type":"refusal","refusal":TEXT}: what the assistant said instead of an answer.
+const JsonValue* TextOfRefusal(const JsonValue& part) {
+  return IsJsonText(part.Find("type"), "refusal") ? part.Find("refusal") : nullptr;
+}
+
 // A string, or an array of text parts, joined with a newline as vLLM and llama.cpp do.
-bool ReadContent(const JsonValue* value, const std::string& field, std::string* content,
-                 RequestError* error) {
+// `may_refuse`: parts may be refusals.
+bool ReadContent(const JsonValue* value, const std::string& field, bool may_refuse,
+                 std::string* content, RequestError* error) {
   if (value == nullptr || value->is_null()) return true;  // an assistant turn may have none
   if (const std::string* text = value->AsString()) {
     *content = *text;
@@ -246,9 +254,10 @@ bool ReadContent(const JsonValue* value, const std::string& field, std::string* 
   for (size_t i = 0; i < parts->size(); ++i) {
     const JsonValue& part = (*parts)[i];
     const JsonValue* type = part.Find("type");
-    const JsonValue* text = part.Find("text");
+    const JsonValue* refusal = may_refuse ? TextOfRefusal(part) : nullptr;
+    const JsonValue* text = refusal != nullptr ? refusal : part.Find("text");
     const std::string* name = type == nullptr ? nullptr : type->AsString();
-    if (name != nullptr && *name != "text") {
+    if (name != nullptr && *name != "text" && refusal == nullptr) {
       // An image, a sound, a file: a part that clients know, and nothing here reads.
       *error = FieldError(ErrorCode::kUnsupported, fmt::format("{}[{}]", field, i), kExpectedPart);
       return false;
@@ -271,6 +280,25 @@ bool CheckTurnTexts(const JsonValue& turn, const std::string& at, RequestError* 
   return true;
 }
 
+// The text of an assistant's turn that refuses in the place of its content; null = it does not.
+const std::string* RefusalOf(const JsonValue& turn) {
+  const JsonValue* refusal = turn.Find("refusal");
+  const bool is_free =
+      IsJsonText(turn.Find("role"), "assistant") && GivenMember(turn, "content") == nullptr;
+  return is_free && refusal != nullptr ? refusal->AsString() : nullptr;
+}
+
+// Content in parts for a template, which knows text parts alone.
+JsonValue TextParts(const JsonValue& content) {
+  JsonValue parts = content;
+  for (JsonValue& part : *parts.AsArray()) {
+    const JsonValue* text = TextOfRefusal(part);
+    if (text == nullptr) continue;
+    part = JsonValue(JsonValue::Object{{"type", JsonText("text")}, {"text", *text}});
+  }
+  return parts;
+}
+
 // The members of a turn for the template, which may read any of them.
 bool ReadTurnMembers(const JsonValue& value, const std::string& at, ChatMessage* turn,
                      RequestError* error) {
@@ -278,6 +306,8 @@ bool ReadTurnMembers(const JsonValue& value, const std::string& at, ChatMessage*
   for (const auto& [name, member] : *value.AsObject()) {
     if (name == "role" || (name == "content" && member.AsArray() == nullptr)) {
       turn->members.emplace_back(name, JsonValue());
+    } else if (name == "content") {
+      turn->members.emplace_back(name, TextParts(member));
     } else if (name == "tool_calls" && !member.is_null()) {
       JsonValue calls;
       if (!ReadToolCalls(member, at + ".tool_calls", &calls, error)) return false;
@@ -289,9 +319,10 @@ bool ReadTurnMembers(const JsonValue& value, const std::string& at, ChatMessage*
   }
   const JsonValue* content = value.Find("content");
   // A turn without text and calls has always been an empty text.
-  if (has_calls && content == nullptr) turn->form = ContentForm::kAbsent;
-  if (has_calls && content != nullptr && content->is_null()) turn->form = ContentForm::kNull;
-  if (!has_calls && content == nullptr) turn->members.emplace_back("content", JsonValue());
+  const bool is_bare = has_calls && turn->content.empty();
+  if (is_bare && content == nullptr) turn->form = ContentForm::kAbsent;
+  if (is_bare && content != nullptr && content->is_null()) turn->form = ContentForm::kNull;
+  if (!is_bare && content == nullptr) turn->members.emplace_back("content", JsonValue());
   return true;
 }
 
@@ -312,7 +343,8 @@ bool ReadTurn(const JsonValue& value, size_t idx, ChatMessage* turn, RequestErro
     if (content == nullptr) return Missing(at + ".content", kExpectedContent, error);
     if (content->is_null()) return WrongType(at + ".content", kExpectedContent, error);
   }
-  return ReadContent(content, at + ".content", &turn->content, error) &&
+  if (const std::string* refusal = RefusalOf(value)) turn->content = *refusal;
+  return ReadContent(content, at + ".content", turn->role == "assistant", &turn->content, error) &&
          CheckTurnTexts(value, at, error) && ReadTurnMembers(value, at, turn, error);
 }
 
@@ -360,13 +392,20 @@ class IgnoredNames {
     });
   }
   void AddUnknownOfTurn(const JsonValue& turn, const std::string& path) {
-    AddUnknown(&turn, path + ".",
-               {"role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content",
-                "reasoning", "thinking"});
+    const bool refuses = RefusalOf(turn) != nullptr;
+    constexpr auto kKnown =
+        std::to_array<std::string_view>({"role", "content", "tool_calls", "tool_call_id", "name",
+                                         "reasoning_content", "reasoning", "thinking"});
+    AddUnknown(&turn, path + ".", [refuses, &kKnown](std::string_view name) {
+      return (refuses && name == "refusal") ||
+             std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end();
+    });
     const JsonValue* content = turn.Find("content");
     const JsonValue::Array* parts = content == nullptr ? nullptr : content->AsArray();
     for (size_t i = 0; parts != nullptr && i < parts->size() && !full(); ++i) {
-      AddUnknown(&(*parts)[i], fmt::format("{}.content[{}].", path, i), {"type", "text"});
+      const JsonValue& part = (*parts)[i];
+      const std::string_view text = TextOfRefusal(part) != nullptr ? "refusal" : "text";
+      AddUnknown(&part, fmt::format("{}.content[{}].", path, i), {"type", text});
     }
   }
   bool full() const { return names_->size() >= kMaxIgnoredNames; }
@@ -416,8 +455,10 @@ void FindIgnored(const JsonValue& root, Endpoint endpoint, std::vector<std::stri
   }
   if (endpoint != Endpoint::kChat) return;
   if (const JsonValue* choice = root.Find("tool_choice")) {
-    names.AddUnknown(choice, "tool_choice.", {"type", "function"});
+    names.AddUnknown(choice, "tool_choice.", {"type", "function", "allowed_tools"});
     names.AddUnknown(choice->Find("function"), "tool_choice.function.", {"name"});
+    names.AddUnknown(choice->Find("allowed_tools"), "tool_choice.allowed_tools.",
+                     {"mode", "tools"});
   }
   AddIgnoredOfTools(root, &names);
   AddIgnoredOfTurns(root, &names);

@@ -12,6 +12,8 @@
 #include "src/api/read_json.h"
 #include "src/api/responses_input.h"
 #include "src/api/schema.h"
+#include "src/base/limits.h"
+#include "src/base/numbered_text.h"
 
 namespace baton::api {
 
@@ -309,7 +311,7 @@ class Reader {
     }
     if (*type->AsString() != "function") {
       return Fail(ErrorCode::kUnsupported, at + ".type",
-                  "\"function\": this server runs no tools of its own");
+                  "\"function\": custom tools, and tools that a server runs, are not here");
     }
     const JsonValue* name = GivenMember(tool, "name");
     if (name == nullptr) return Fail(ErrorCode::kMissingField, at + ".name", "a string");
@@ -341,12 +343,12 @@ class Reader {
         if (!ReadTool((*array)[i], fmt::format("tools[{}]", i), &tools)) return false;
       }
     }
-    if (!ReadChoice(&tools)) return false;
+    if (!ReadChoice(tools)) return false;
     if (!tools.empty()) chat_.emplace_back("tools", JsonValue(std::move(tools)));
     return true;
   }
 
-  bool ReadChoice(JsonValue::Array* tools) {
+  bool ReadChoice(const JsonValue::Array& tools) {
     const JsonValue* choice = GivenMember(root_, "tool_choice");
     if (choice == nullptr) return true;
     if (choice->AsString() != nullptr) {
@@ -363,40 +365,46 @@ class Reader {
       return Fail(ErrorCode::kInvalidType, "tool_choice", kExpectedChoice);
     }
     NameUnread(*choice, "tool_choice", {"type", "name"});
-    JsonValue::Object function;
-    function.emplace_back("name", *name);
-    JsonValue::Object chat;
-    chat.emplace_back("type", JsonText("function"));
-    chat.emplace_back("function", JsonValue(std::move(function)));
-    chat_.emplace_back("tool_choice", JsonValue(std::move(chat)));
+    chat_.emplace_back("tool_choice", ChatFunction(*name));
     return true;
   }
 
-  // The model may call only some of the tools: the others are not offered.
-  bool ReadAllowed(const JsonValue& choice, JsonValue::Array* tools) {
+  // A function by its name, as chats have it.
+  static JsonValue ChatFunction(const JsonValue& name) {
+    return JsonValue(JsonValue::Object{{"type", JsonText("function")},
+                                       {"function", JsonValue(JsonValue::Object{{"name", name}})}});
+  }
+
+  // The model may call only some of the tools. All stay in the prompt, as in chats.
+  bool ReadAllowed(const JsonValue& choice, const JsonValue::Array& tools) {
     const JsonValue* mode = choice.Find("mode");
     const JsonValue* list = choice.Find("tools");
     const JsonValue::Array* allowed = list == nullptr ? nullptr : list->AsArray();
     if (allowed == nullptr || !(IsJsonText(mode, "auto") || IsJsonText(mode, "required"))) {
       return Fail(ErrorCode::kInvalidType, "tool_choice", kExpectedChoice);
     }
+    if (allowed->size() > limits::kMaxTools) {
+      return Fail(ErrorCode::kInvalidValue, "tool_choice.tools",
+                  kNumberedText<"an array of at most {} functions", limits::kMaxTools>);
+    }
     NameUnread(choice, "tool_choice", {"type", "mode", "tools"});
-    JsonValue::Array kept;
+    JsonValue::Array functions;
     for (size_t i = 0; i < allowed->size(); ++i) {
       NameUnread((*allowed)[i], fmt::format("tool_choice.tools[{}]", i), {"type", "name"});
       const JsonValue* name = (*allowed)[i].Find("name");
-      const auto found = std::find_if(tools->begin(), tools->end(), [name](const JsonValue& tool) {
-        const std::string* own = tool.Find("function")->Find("name")->AsString();
-        return IsJsonText(name, *own);
+      const bool is_offered = std::any_of(tools.begin(), tools.end(), [name](const auto& tool) {
+        return IsJsonText(name, *tool.Find("function")->Find("name")->AsString());
       });
-      if (found == tools->end()) {
+      if (!is_offered) {
         return Fail(ErrorCode::kInvalidValue, fmt::format("tool_choice.tools[{}]", i),
                     "{\"type\":\"function\", \"name\":string} with the name of one of the tools");
       }
-      kept.push_back(*found);
+      functions.push_back(ChatFunction(*name));
     }
-    *tools = std::move(kept);
-    chat_.emplace_back("tool_choice", *mode);
+    JsonValue inner(JsonValue::Object{{"mode", *mode}, {"tools", JsonValue(std::move(functions))}});
+    chat_.emplace_back("tool_choice",
+                       JsonValue(JsonValue::Object{{"type", JsonText("allowed_tools")},
+                                                   {"allowed_tools", std::move(inner)}}));
     return true;
   }
 

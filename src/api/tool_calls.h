@@ -11,6 +11,7 @@
 #ifndef BATON_API_TOOL_CALLS_H_
 #define BATON_API_TOOL_CALLS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -47,7 +48,7 @@ enum class ToolChoice : uint8_t {
   kAuto,      // the model may call; also where the field is absent
   kNone,      // no call
   kRequired,  // one call or more
-  kNamed,     // a call of ToolParams::named
+  kNamed,     // one call of the allowed function
 };
 
 // A function that the model may call.
@@ -61,13 +62,17 @@ struct ToolFunction {
 struct ToolParams {
   std::vector<ToolFunction> functions;  // names are unequal
   ToolChoice choice = ToolChoice::kAuto;
-  std::string named;                     // kNamed: the function's name
+  // The functions that alone may be called; empty = all. kNamed: the one that must be.
+  std::vector<std::string> allowed;
   bool parallel = true;                  // one choice may have several calls
   std::optional<text::ToolStyle> style;  // the request's own `tool_parser`; absent = the router's
 
   // The model may answer with a call.
   bool may_call() const { return !functions.empty() && choice != ToolChoice::kNone; }
   bool must_call() const { return choice == ToolChoice::kRequired || choice == ToolChoice::kNamed; }
+  bool is_allowed(std::string_view name) const {
+    return allowed.empty() || std::find(allowed.begin(), allowed.end(), name) != allowed.end();
+  }
 };
 
 // How the calls of an answer are read.

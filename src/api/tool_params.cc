@@ -63,7 +63,8 @@ bool ReadParameters(const JsonValue& function, const std::string& at, JsonValue*
 
 // False: `error` names the member by which the value is no function with a name.
 bool CheckFunction(const JsonValue& value, const std::string& at, RequestError* error) {
-  constexpr std::string_view kExpectedType = "\"function\": this server runs no tools of its own";
+  constexpr std::string_view kExpectedType =
+      "\"function\": custom tools, and tools that a server runs, are not here";
   constexpr std::string_view kExpectedFunction = "an object with name, description and parameters";
   if (value.AsObject() == nullptr) {
     return Fail(error, ErrorCode::kInvalidType, at, kExpectedTools);
@@ -136,14 +137,61 @@ bool StoreTools(const JsonValue& value, ApiParams* params, RequestError* error) 
   return tools->empty() || StoreTemplateVariable("tools", "tools", value, params, error);
 }
 
+namespace {
+
+constexpr std::string_view kAllowedField = "tool_choice.allowed_tools";
+
+// {"mode":"auto" or "required","tools":[FUNCTION ..]}, where a function is as IsFunction has it.
+bool StoreAllowedTools(const JsonValue& value, ToolParams* tools, RequestError* error) {
+  const std::string at(kAllowedField);
+  const JsonValue* allowed = GivenMember(value, "allowed_tools");
+  if (allowed == nullptr) {
+    return Fail(error, ErrorCode::kMissingField, at, "an object with mode and tools");
+  }
+  const JsonValue* mode = GivenMember(*allowed, "mode");
+  const bool must_call = IsJsonText(mode, "required");
+  if (!must_call && !IsJsonText(mode, "auto")) {
+    return Fail(error, mode == nullptr ? ErrorCode::kMissingField : ErrorCode::kInvalidValue,
+                at + ".mode", "\"auto\" or \"required\"");
+  }
+  const JsonValue* list = GivenMember(*allowed, "tools");
+  if (list == nullptr || list->AsArray() == nullptr) {
+    return Fail(error, list == nullptr ? ErrorCode::kMissingField : ErrorCode::kInvalidType,
+                at + ".tools", kExpectedAllowed);
+  }
+  if (list->AsArray()->size() > kMaxTools) {
+    return Fail(error, ErrorCode::kInvalidValue, at + ".tools", kExpectedAllowed);
+  }
+  for (size_t i = 0; i < list->AsArray()->size(); ++i) {
+    const JsonValue& function = (*list->AsArray())[i];
+    if (!IsFunction(function)) {
+      return Fail(error, ErrorCode::kInvalidType, fmt::format("{}.tools[{}]", at, i),
+                  kExpectedAllowed);
+    }
+    tools->allowed.push_back(*function.Find("function")->Find("name")->AsString());
+  }
+  if (tools->allowed.empty() && must_call) {
+    return Fail(error, ErrorCode::kConflict, "tool_choice", "\"required\" needs an allowed tool");
+  }
+  tools->choice = must_call ? ToolChoice::kRequired : ToolChoice::kAuto;
+  if (tools->allowed.empty()) tools->choice = ToolChoice::kNone;
+  return true;
+}
+
+}  // namespace
+
 bool StoreToolChoice(const JsonValue& value, ApiParams* params, RequestError* error) {
   ToolParams& tools = params->tools;
+  tools.allowed.clear();
   if (value.AsObject() != nullptr) {
+    if (IsJsonText(value.Find("type"), "allowed_tools")) {
+      return StoreAllowedTools(value, &tools, error);
+    }
     if (!IsFunction(value)) {
       return Fail(error, ErrorCode::kInvalidType, "tool_choice", kExpectedToolChoice);
     }
     tools.choice = ToolChoice::kNamed;
-    tools.named = *value.Find("function")->Find("name")->AsString();
+    tools.allowed = {*value.Find("function")->Find("name")->AsString()};
     return true;
   }
   const std::string* choice = value.AsString();
@@ -175,16 +223,23 @@ bool StoreToolParser(std::string_view name, ApiParams* params, RequestError* err
 
 bool CheckTools(const ApiParams& params, RequestError* error) {
   const ToolParams& tools = params.tools;
-  if (!tools.must_call()) return true;
+  if (!tools.must_call() && tools.allowed.empty()) return true;
   if (tools.functions.empty()) {
     return Fail(error, ErrorCode::kConflict, "tool_choice", "it needs tools");
   }
-  if (tools.choice == ToolChoice::kRequired) return true;
-  const bool is_offered =
-      std::any_of(tools.functions.begin(), tools.functions.end(),
-                  [&](const ToolFunction& function) { return function.name == tools.named; });
-  return is_offered || Fail(error, ErrorCode::kInvalidValue, "tool_choice",
-                            "\"none\", \"auto\", \"required\" or the name of one of tools");
+  for (size_t i = 0; i < tools.allowed.size(); ++i) {
+    const bool is_offered =
+        std::any_of(tools.functions.begin(), tools.functions.end(),
+                    [&](const ToolFunction& tool) { return tool.name == tools.allowed[i]; });
+    if (is_offered) continue;
+    if (tools.choice == ToolChoice::kNamed) {
+      return Fail(error, ErrorCode::kInvalidValue, "tool_choice",
+                  "\"none\", \"auto\", \"required\" or the name of one of tools");
+    }
+    return Fail(error, ErrorCode::kInvalidValue, fmt::format("{}.tools[{}]", kAllowedField, i),
+                kExpectedAllowed);
+  }
+  return true;
 }
 
 }  // namespace baton::api

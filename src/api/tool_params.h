@@ -24,7 +24,12 @@ inline constexpr std::string_view kExpectedToolName =
 inline constexpr std::string_view kExpectedParameters =
     "a JSON Schema of an object: an object whose \"type\" is \"object\" or absent";
 inline constexpr std::string_view kExpectedToolChoice =
-    "\"none\", \"auto\", \"required\" or {\"type\":\"function\", \"function\":{\"name\":string}}";
+    "\"none\", \"auto\", \"required\", {\"type\":\"function\", \"function\":{\"name\":string}} or "
+    "{\"type\":\"allowed_tools\", \"allowed_tools\":{\"mode\":string, \"tools\":array}}";
+inline constexpr std::string_view kExpectedAllowed = kNumberedText<
+    "an array of at most {} objects {\"type\":\"function\", \"function\":{\"name\":string}} with "
+    "names of tools",
+    limits::kMaxTools>;
 inline constexpr std::string_view kExpectedToolParser =
     "one of \"auto\", \"hermes\", \"qwen3_coder\", \"llama3\", \"gemma\", \"mistral\", "
     "\"harmony\", \"generic\", \"none\"";
@@ -36,7 +41,7 @@ bool StoreToolChoice(const JsonValue& value, ApiParams* params, router::RequestE
 bool StoreParallelToolCalls(bool parallel, ApiParams* params);
 bool StoreToolParser(std::string_view name, ApiParams* params, router::RequestError* error);
 
-// Refuses a choice without tools, or of a function that is none of them.
+// Refuses a choice without tools, or of functions that are none of them.
 bool CheckTools(const ApiParams& params, router::RequestError* error);
 
 }  // namespace baton::api

@@ -82,8 +82,8 @@ uint8_t TypesOf(const JsonValue& schema) {
   return types;
 }
 
-ToolShape ShapeOf(const ToolFunction& function) {
-  ToolShape shape{.name = function.name, .parameters = {}};
+ToolShape ShapeOf(const ToolFunction& function, bool is_allowed) {
+  ToolShape shape{.name = function.name, .parameters = {}, .is_allowed = is_allowed};
   const JsonValue* properties = function.parameters.Find("properties");
   if (properties == nullptr || properties->AsObject() == nullptr) return shape;
   for (const auto& [name, schema] : *properties->AsObject()) {
@@ -108,6 +108,14 @@ std::vector<TokenId> ControlTokens(const Tokenizer& tokenizer,
 std::string SchemaField(size_t tool) { return fmt::format("tools[{}].function.parameters", tool); }
 
 }  // namespace
+
+std::vector<size_t> CallableOf(const ToolParams& tools) {
+  std::vector<size_t> callable;
+  for (size_t i = 0; i < tools.functions.size(); ++i) {
+    if (tools.is_allowed(tools.functions[i].name)) callable.push_back(i);
+  }
+  return callable;
+}
 
 RequestError ParametersError(size_t idx, std::string_view fault) {
   const size_t end = fault.find(": ");
@@ -150,17 +158,6 @@ CallMarkup MarkupOf(ToolStyle style, const std::string& name) {
   }
   const std::string_view key = style == ToolStyle::kLlama3 ? "parameters" : "arguments";
   return {fmt::format("{{\"name\": \"{}\", \"{}\": ", name, key), "}"};
-}
-
-// The functions that an answer may call, by their places in the request.
-std::vector<size_t> CallableOf(const ToolParams& tools) {
-  std::vector<size_t> callable;
-  for (size_t i = 0; i < tools.functions.size(); ++i) {
-    const bool is_other =
-        tools.choice == ToolChoice::kNamed && tools.functions[i].name != tools.named;
-    if (!is_other) callable.push_back(i);
-  }
-  return callable;
 }
 
 JsonValue TextValue(std::string text) { return JsonValue(std::move(text)); }
@@ -294,7 +291,7 @@ void SetToolReading(const ApiParams& params, std::optional<ToolStyle> routers,
   reading->style = is_bare && style != ToolStyle::kNone ? ToolStyle::kGeneric : style;
   if (tools.may_call()) {
     for (const ToolFunction& function : tools.functions) {
-      reading->rules.functions.push_back(ShapeOf(function));
+      reading->rules.functions.push_back(ShapeOf(function, tools.is_allowed(function.name)));
     }
     const bool is_single = !tools.parallel || tools.choice == ToolChoice::kNamed;
     reading->rules.max_calls = is_single ? 1 : UINT32_MAX;
@@ -326,8 +323,11 @@ bool SetToolGrammar(const ApiParams& params, BuiltRequest* built, RequestError* 
     const bool is_strict =
         std::any_of(tools.functions.begin(), tools.functions.end(),
                     [](const ToolFunction& function) { return function.strict; });
-    if (!is_strict) return true;
-    if (style != ToolStyle::kHermes || params.form) return NameUnenforced(tools, built, error);
+    const bool is_limited = CallableOf(tools).size() < tools.functions.size();
+    if (!is_strict && !is_limited) return true;
+    const bool is_tagged =
+        style == ToolStyle::kHermes || (is_limited && style == ToolStyle::kQwen3Coder);
+    if (!is_tagged || params.form) return !is_strict || NameUnenforced(tools, built, error);
   }
   const std::vector<size_t> callable = CallableOf(tools);
   auto grammar = std::make_shared<AnswerGrammar>();

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "src/api/build_request.h"
 #include "src/api/json_value.h"
@@ -24,6 +25,9 @@ inline constexpr size_t kMaxForcedCalls = 16;
 // the schema says otherwise.
 JsonValue ArgumentsSchema(const ToolFunction& function);
 
+// The functions that an answer may call, by their places in the request.
+std::vector<size_t> CallableOf(const ToolParams& tools);
+
 // The error about a place in the parameters of the tool `idx`. `fault`: "/properties/a/type: what
 // is wrong there".
 router::RequestError ParametersError(size_t idx, std::string_view fault);
@@ -33,7 +37,8 @@ router::RequestError ParametersError(size_t idx, std::string_view fault);
 void SetToolReading(const ApiParams& params, std::optional<text::ToolStyle> routers,
                     BuiltRequest* built);
 
-// Sets the grammar of an answer that must be a call, or that may be one of a strict function.
+// Sets the grammar of an answer that must be a call, or that may be one of a strict function or of
+// some functions alone. Where marks of calls are no text, SetToolReading drops the other calls.
 // Follows SetToolReading and the rendering of the prompt. False: `error` names the tool's schema.
 bool SetToolGrammar(const ApiParams& params, BuiltRequest* built, router::RequestError* error);
 

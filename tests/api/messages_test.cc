@@ -181,6 +181,21 @@ TEST_F(MessagesTest, ErrorsHaveAnthropicsForm) {
   }
 }
 
+// The tool runner of Anthropic's SDKs asks for a conversation that the server keeps. These details
+// tell it to send the whole conversation instead; any other refusal ends its loop.
+TEST_F(MessagesTest, AThreadIsRefusedSoThatClientsGoOnWithoutOne) {
+  for (const char* thread :
+       {R"({"type":"create"})", R"({"type":"continue","previous_message_id":"msg_1"})"}) {
+    const auto responder = Post(kMessagesPath, kAsk + R"(,"thread":)" + thread + "}");
+    EXPECT_EQ(responder->status, 400);
+    EXPECT_EQ(Text(*responder, {"error", "type"}), "invalid_request_error");
+    EXPECT_EQ(Text(*responder, {"error", "details", "error_code"}), "thread_unsupported_request");
+    EXPECT_EQ(Text(*responder, {"error", "details", "unsupported", "0"}), "thread");
+  }
+  EXPECT_EQ(Text(*Post(kMessagesPath, kAsk + R"(,"container":"c"})"), {"error", "details"}),
+            "<absent>");
+}
+
 // Coding agents look for the words.
 TEST_F(MessagesTest, APromptBeyondTheContextIsTooLong) {
   const std::string body =

@@ -321,6 +321,56 @@ TEST_F(ToolsTest, ADemandedCallIsForcedInTheStyleOfTheTemplate) {
   EXPECT_EQ(SentGrammar(kTools), "") << "nothing is forced where the model may choose";
 }
 
+std::string Allowed(const std::string& mode, const std::string& tools) {
+  return R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":")" + mode +
+         R"(","tools":[)" + tools + "]}}";
+}
+
+// The prompt has all tools, so that a prefix cache holds for each choice of some.
+TEST_F(ToolsTest, OnlyAllowedToolsAreCalled) {
+  AnswerWith(kCall);
+  const std::string all = PromptOf(Sent(kTools));
+  EXPECT_THAT(all, HasSubstr("weather"));
+  const GenerateRequest required = Sent(kTools + Allowed("required", kClock));
+  EXPECT_EQ(PromptOf(required), all);
+  ASSERT_NE(required.sampling.grammar, nullptr);
+  EXPECT_THAT(required.sampling.grammar->text, HasSubstr(R"("at_least_one":true,"max_tags":16)"));
+  EXPECT_THAT(required.sampling.grammar->text, HasSubstr("clock"));
+  EXPECT_THAT(required.sampling.grammar->text, Not(HasSubstr("weather")));
+  for (const std::string& source : {kHermes, kXml}) {
+    submitter_.served = {ModelWith(source)};
+    const std::string may = SentGrammar(kTools + Allowed("auto", kClock));
+    EXPECT_THAT(may, HasSubstr(R"("triggers":["<tool_call>"])")) << source;
+    EXPECT_THAT(may, Not(HasSubstr("weather"))) << source;
+  }
+  submitter_.served = {ModelWith(kHermes)};
+  EXPECT_EQ(SentGrammar(kTools + Allowed("auto", kClock + "," + kCity)), "") << "all are allowed";
+  // A form of JSON leaves room for calls of the allowed ones alone.
+  const GenerateRequest beside =
+      Sent(kTools + Allowed("auto", kClock) +
+           R"(,"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{}}})");
+  EXPECT_THAT(beside.sampling.grammar->text, HasSubstr("clock"));
+  EXPECT_THAT(beside.sampling.grammar->text, Not(HasSubstr("weather")));
+  // No tool at all: as "none".
+  EXPECT_EQ(SentGrammar(kTools + Allowed("auto", "")), "");
+}
+
+// Where no grammar keeps the model from a call that is not allowed, the call is dropped.
+TEST_F(ToolsTest, ACallThatIsNotAllowedIsDropped) {
+  for (const auto& [source, call] :
+       {std::pair(kLlama, R"({"name": "weather", "parameters": {}})"),
+        std::pair(kTurns, R"({"name": "weather", "arguments": {}})")}) {
+    submitter_.served = {ModelWith(source)};
+    AnswerWith(call);
+    auto responder = Post(kChatPath, kHello + kTools + Allowed("auto", kCity) + "}");
+    EXPECT_EQ(Text(*responder, {"choices", "0", "finish_reason"}), "tool_calls") << source;
+    responder = Post(kChatPath, kHello + kTools + Allowed("auto", kClock) + "}");
+    EXPECT_EQ(responder->status, 200) << responder->body;
+    EXPECT_EQ(Text(*responder, {"choices", "0", "message", "tool_calls"}), "<absent>") << source;
+    EXPECT_EQ(Text(*responder, {"choices", "0", "finish_reason"}), "stop") << source;
+  }
+}
+
 TEST_F(ToolsTest, AFormOfTextLeavesADemandedCallAlone) {
   AnswerWith(kCall);
   for (const std::string& choice : {std::string(R"(,"tool_choice":"required")"), kNamed}) {
@@ -496,6 +546,44 @@ TEST_F(ToolsTest, HistoryGoesThroughATemplateThatKnowsTools) {
   EXPECT_TRUE(prompt.ends_with(R"(u:Qa:[clock {"a": 1}]t:now)")) << prompt;
 }
 
+// A refusal is what the assistant said in its turn, as a part or in the place of the content.
+TEST_F(ToolsTest, RefusalsAreTextsOfTheAssistant) {
+  AnswerWith("x");
+  const std::string by_parts =
+      "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+      "{% for p in m.content %}{{ p.type }}={{ p.text }};{% endfor %}{% endif %}|{% endfor %}";
+  const std::string ask = R"({"messages":[{"role":"user","content":"Q"},)";
+  const std::string parts = R"({"role":"assistant","content":[{"type":"text","text":"a"},)"
+                            R"({"type":"refusal","refusal":"No."}]}]})";
+  for (const auto& [source, prompt] :
+       {std::pair(kTurns, "a:a\nNo."), std::pair(by_parts, "Q|text=a;text=No.;|")}) {
+    submitter_.served = {ModelWith(source)};
+    const auto responder = Post(kChatPath, ask + parts);
+    ASSERT_EQ(responder->status, 200) << responder->body;
+    EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "");
+    EXPECT_THAT(PromptOf(submitter_.WaitSubmitted(num_sent_++).request),
+                ::testing::EndsWith(prompt));
+  }
+  submitter_.served = {ModelWith(kTurns)};
+  for (const char* content : {"", R"("content":null,)"}) {
+    const auto responder =
+        Post(kChatPath, ask + R"({"role":"assistant",)" + content + R"("refusal":"No."}]})");
+    ASSERT_EQ(responder->status, 200) << responder->body;
+    EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "");
+    EXPECT_THAT(PromptOf(submitter_.WaitSubmitted(num_sent_++).request),
+                ::testing::EndsWith("a:No."));
+  }
+  // Beside content it has no place.
+  const auto beside =
+      Post(kChatPath, ask + R"({"role":"assistant","content":"a","refusal":"No."}]})");
+  EXPECT_EQ(beside->Header("X-Baton-Ignored-Fields"), "messages[1].refusal");
+  // Users and tools refuse nothing.
+  const auto wrong = Post(kChatPath, R"({"messages":[{"role":"user","content":)"
+                                     R"([{"type":"refusal","refusal":"No."}]}]})");
+  EXPECT_EQ(Text(*wrong, {"error", "param"}), "messages[0].content[0]");
+  EXPECT_EQ(Text(*wrong, {"error", "code"}), "unsupported_parameter");
+}
+
 TEST_F(ToolsTest, BadToolsAreNamed) {
   struct Case {
     std::string fields;
@@ -540,6 +628,15 @@ TEST_F(ToolsTest, BadToolsAreNamed) {
            Case{kTools + kNamed + R"(,"tool_parser":"none")", "tool_choice", "invalid_combination"},
            Case{R"(,"tool_choice":"required")", "tool_choice", "invalid_combination"},
            Case{kNamed, "tool_choice", "invalid_combination"},
+           Case{kTools + Allowed("required", ""), "tool_choice", "invalid_combination"},
+           Case{kTools + Allowed("any", kClock), "tool_choice.allowed_tools.mode", "invalid_value"},
+           Case{kTools + Allowed("auto", R"({"type":"mcp"})"), "tool_choice.allowed_tools.tools[0]",
+                "invalid_type"},
+           Case{kTools + Allowed("auto", kClock + R"(,{"type":"function","function":)"
+                                                  R"({"name":"none"}})"),
+                "tool_choice.allowed_tools.tools[1]", "invalid_value"},
+           Case{kTools + R"(,"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[]})",
+                "tool_choice.allowed_tools", "missing_required_parameter"},
        }) {
     const auto responder = Post(kChatPath, kHello + c.fields + "}");
     EXPECT_EQ(responder->status, 400) << c.fields;

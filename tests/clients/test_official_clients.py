@@ -169,6 +169,23 @@ def test_anthropic_uses_a_tool_and_goes_on(claude):
     assert answer.content[0].text
 
 
+@ANTHROPIC
+def test_anthropic_runs_a_tool_by_itself(claude):
+    """The runner asks the server to keep the conversation, and goes on where it does not."""
+
+    @anthropic.beta_tool
+    def clock(zone: int) -> str:
+        """The time in a zone."""
+        return f"It is noon in {zone}."
+
+    choice = dict(type="any", disable_parallel_tool_use=True)
+    runner = claude.beta.messages.tool_runner(
+        **GREEDY, tools=[clock], tool_choice=choice, max_iterations=2
+    )
+    answers = list(runner)
+    assert [answer.content[-1].type for answer in answers] == ["tool_use", "tool_use"]
+
+
 @OLLAMA
 def test_ollama_whole_streamed_typed_and_with_tools(local):
     options = dict(temperature=0, num_predict=60)

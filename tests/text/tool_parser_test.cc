@@ -212,6 +212,24 @@ TEST(ToolParserTest, CallsBeyondTheLimitAreDropped) {
   EXPECT_EQ(all.content, "end");
 }
 
+TEST(ToolParserTest, CallsThatAreNotAllowedAreDroppedInEachStyle) {
+  ToolRules rules = Rules();
+  rules.functions.front().is_allowed = false;
+  std::vector<bool> has_dropped(static_cast<size_t>(ToolStyle::kGeneric) + 1);
+  for (const Case& c : kCases) {
+    if (c.calls.find('\n') != std::string::npos) continue;  // several calls, or blanks in one
+    const bool is_barred = c.calls.starts_with("f ");
+    EXPECT_EQ(Read(c.style, c.text, {}, rules).calls, is_barred ? "" : c.calls) << c.text;
+    if (is_barred) has_dropped[static_cast<size_t>(c.style)] = true;
+  }
+  for (size_t style = 0; style < has_dropped.size(); ++style) {
+    EXPECT_EQ(has_dropped[style], static_cast<ToolStyle>(style) != ToolStyle::kNone) << style;
+  }
+  const std::string two =
+      R"(<tool_call>{"name":"f"}</tool_call><tool_call>{"name":"g"}</tool_call>)";
+  EXPECT_EQ(Read(ToolStyle::kHermes, two, {}, rules).calls, "g {}");
+}
+
 // The model ends a call without arguments by its mark, or by an end of generation.
 TEST(ToolParserTest, ACallThatIsCutGetsNoArgumentsThatTheModelDidNotWrite) {
   const std::string begin = " to=functions.g<|channel|>commentary json<|message|>";

@@ -46,7 +46,9 @@ void PartsWriter::Content(std::string_view text) {
 
 void PartsWriter::BeginCall(std::string name) {
   blanks_.clear();
-  drops_call_ = num_calls_ >= max_calls_;
+  const ToolShape* function = rules_.Find(name);
+  const bool is_barred = function != nullptr && !function->is_allowed;
+  drops_call_ = is_barred || num_calls_ >= rules_.max_calls;
   if (drops_call_) return;
   parts_.calls.push_back({.index = num_calls_++, .name = std::move(name), .arguments = {}});
 }

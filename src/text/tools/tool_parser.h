@@ -54,9 +54,10 @@ struct ToolShape {
   std::string name;
   // Each parameter with the types that its schema allows; for styles that write values as text.
   std::vector<std::pair<std::string, uint8_t>> parameters;
+  bool is_allowed = true;  // false: its calls are dropped
 };
 
-// The functions that may be called, and how often.
+// The functions that the model knows, and how often it may call.
 struct ToolRules {
   std::vector<ToolShape> functions;
   uint32_t max_calls = UINT32_MAX;  // later calls are dropped
@@ -67,7 +68,8 @@ struct ToolRules {
 // Collects the parts of one answer for a parser.
 class PartsWriter {
  public:
-  explicit PartsWriter(uint32_t max_calls) : max_calls_(max_calls) {}
+  // `rules` outlives the writer.
+  explicit PartsWriter(const ToolRules& rules) : rules_(rules) {}
 
   void Content(std::string_view text);
   void Reasoning(std::string_view text) { parts_.reasoning.append(text); }
@@ -83,11 +85,11 @@ class PartsWriter {
   uint32_t num_calls() const { return num_calls_; }
 
  private:
-  const uint32_t max_calls_;
+  const ToolRules& rules_;
   ToolParts parts_;
   std::string blanks_;        // content that is dropped if a call follows
   uint32_t num_calls_ = 0;    // given
-  bool drops_call_ = false;   // the latest call is one too many
+  bool drops_call_ = false;   // the latest call is one too many, or not allowed
   bool has_content_ = false;  // more than blanks
 };
 
@@ -109,7 +111,7 @@ class ToolParser {
   virtual bool in_reasoning() const { return false; }
 
  protected:
-  explicit ToolParser(const ToolRules& rules) : rules_(rules), out_(rules.max_calls) {}
+  explicit ToolParser(const ToolRules& rules) : rules_(rules), out_(rules) {}
 
   virtual void OnByte(char c) = 0;
   virtual void OnEnd(bool is_cut) = 0;

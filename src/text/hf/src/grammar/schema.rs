@@ -53,8 +53,9 @@ struct Target {
 }
 
 const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
-/// Keywords that say nothing about what is valid.
-const ANNOTATIONS: [&str; 16] = [
+/// Keywords that say nothing about what is valid. OpenAPI's `discriminator` is one: the branches
+/// beside it decide (OpenAPI 3.1.1, 4.8.25).
+const ANNOTATIONS: [&str; 17] = [
     "$schema",
     "$id",
     "id",
@@ -71,6 +72,7 @@ const ANNOTATIONS: [&str; 16] = [
     "writeOnly",
     "contentMediaType",
     "contentEncoding",
+    "discriminator",
 ];
 /// The formats that llguidance has.
 const FORMATS: [&str; 10] =
