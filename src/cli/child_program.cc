@@ -34,14 +34,16 @@ void DieWithParent(pid_t parent) {
   if (::getppid() != parent) ::_exit(127);  // it died before the line above
 }
 
+void AddUnlessIgnored(int signal, sigset_t* set) {
+  struct sigaction now {};
+  if (::sigaction(signal, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) {
+    (void)sigaddset(set, signal);
+  }
+}
+
 HeldSignals::HeldSignals() {
   ::sigemptyset(&held_);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    struct sigaction now {};
-    if (::sigaction(signal, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) {
-      ::sigaddset(&held_, signal);
-    }
-  }
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) AddUnlessIgnored(signal, &held_);
   (void)::pthread_sigmask(SIG_BLOCK, &held_, &before_);
 }
 

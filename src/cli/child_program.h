@@ -14,6 +14,10 @@ namespace baton::cli {
 // In a child that was just forked: it dies with `parent`, at once if that is dead already.
 void DieWithParent(pid_t parent);
 
+// Adds `signal` to `set` unless it is ignored, as SIGHUP is by nohup(1): whoever starts a program
+// so wants it to outlive the terminal.
+void AddUnlessIgnored(int signal, sigset_t* set);
+
 // Holds back the signals that end a program (SIGINT, SIGTERM, SIGHUP; not those that are ignored)
 // while it lives, so that files can be removed first. One that came takes effect when this object
 // ends. Other threads must not let these signals through.

@@ -137,7 +137,8 @@ void FlagSet::AddJoined(const std::string& flag, std::string& value, const std::
 
 void FlagSet::AddWhole(const std::string& flag, std::vector<std::string>& values,
                        const std::string& help) {
-  app_->add_option(flag, values, help);
+  CLI::Option* option = app_->add_option(flag, values, help);
+  if (flag.starts_with('-')) option->check(EmptyError);
 }
 
 void FlagSet::AddFile(const std::string& flag, std::string& value, const std::string& help) {

@@ -45,7 +45,7 @@ class FlagSet {
   // to them. "" is a usage error.
   void AddJoined(const std::string& flag, std::string& value, const std::string& help);
   // As the list above, and a value may hold commas: each is given by a flag, or an argument, of its
-  // own.
+  // own. "" is a usage error of a flag; the caller says what an empty argument lacks.
   void AddWhole(const std::string& flag, std::vector<std::string>& values, const std::string& help);
   // A path; given as "", as by a variable that is not set, it is a usage error.
   void AddFile(const std::string& flag, std::string& value, const std::string& help);

@@ -13,6 +13,7 @@
 
 #include "src/base/log.h"
 #include "src/cli/child_process.h"
+#include "src/cli/child_program.h"
 
 namespace baton::cli {
 
@@ -21,6 +22,7 @@ RoleSignals::RoleSignals() : supervised_(std::getenv(kReportFdVariable) != nullp
   sigemptyset(&mask);
   sigaddset(&mask, SIGTERM);
   sigaddset(&mask, SIGINT);
+  AddUnlessIgnored(SIGHUP, &mask);
   ::pthread_sigmask(SIG_BLOCK, &mask, nullptr);
   ::signal(SIGPIPE, SIG_IGN);  // a peer that has gone is an error of a write, not of the process
   signals_.reset(::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -56,7 +58,9 @@ void RoleSignals::Loop() {
       // passes it on. The process then hears the same wish twice. The supervisor's own order to end
       // at once is SIGINT.
       const bool is_passed_on = supervised_ && static_cast<pid_t>(info.ssi_pid) == ::getppid();
-      if (!is_passed_on) ++num_from_outside;
+      // A terminal that closes sends two; systemd may send one beside its SIGTERM.
+      const bool is_no_other_wish = info.ssi_signo == SIGHUP && num_from_outside > 0;
+      if (!is_passed_on && !is_no_other_wish) ++num_from_outside;
       if (info.ssi_signo == SIGINT || num_from_outside > 1) stop_now_.store(true);
       num_signals_.fetch_add(1);
       const uint64_t one = 1;

@@ -1,9 +1,10 @@
 // How a role's process learns that it should end: SIGTERM drains, SIGINT or a second SIGTERM ends
-// now. A SIGTERM that `serve` passes on to its processes drains too, but is neither of such two: a
-// service manager may have sent them the same wish itself. SIGINT ends now, whoever sent it. While
-// the role still starts (a model may load for minutes) any of them ends the process at once with
-// status 0: nobody is served yet. And it sees to it that a process which has drained ends: a device
-// or its libraries (NCCL's abort) may keep whoever lets them go waiting for ever.
+// now. SIGHUP is as a SIGTERM, but never the second one, and is not taken where it is ignored (by
+// nohup). A SIGTERM that `serve` passes on to its processes drains too, but is neither of such two:
+// a service manager may have sent them the same wish itself. SIGINT ends now, whoever sent it.
+// While the role still starts (a model may load for minutes) any of them ends the process at once
+// with status 0: nobody is served yet. And it sees to it that a process which has drained ends: a
+// device or its libraries (NCCL's abort) may keep whoever lets them go waiting for ever.
 #ifndef BATON_CLI_ROLE_SIGNALS_H_
 #define BATON_CLI_ROLE_SIGNALS_H_
 

@@ -19,6 +19,7 @@
 #include "src/base/log_sink.h"
 #include "src/base/signal_text.h"
 #include "src/base/thread.h"
+#include "src/cli/child_program.h"
 #include "src/cli/http_client.h"
 #include "src/cli/replace_file.h"
 #include "src/cli/top/top_frame.h"
@@ -96,10 +97,7 @@ Status Supervisor::Run() {
   sigset_t mask;
   sigemptyset(&mask);
   for (int number : {SIGTERM, SIGINT, SIGCHLD}) sigaddset(&mask, number);
-  // nohup(1) has it ignored: whoever starts it so wants it to outlive the terminal.
-  struct sigaction hangup {};
-  (void)::sigaction(SIGHUP, nullptr, &hangup);
-  if (hangup.sa_handler != SIG_IGN) sigaddset(&mask, SIGHUP);
+  AddUnlessIgnored(SIGHUP, &mask);
   ::pthread_sigmask(SIG_BLOCK, &mask, nullptr);
   signals_.reset(::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return Unavailable("signalfd failed with errno {}", errno);
@@ -309,6 +307,8 @@ void Supervisor::SayWhatIsAwaited(int64_t now_us) {
 }
 
 void Supervisor::OnSignal(int number) {
+  // A terminal that closes sends two; systemd may send one beside its SIGTERM.
+  if (number == SIGHUP && num_stop_signals_ > 0) return;
   ++num_stop_signals_;
   if (number == SIGINT || num_stop_signals_ > 1) fast_ = true;
 }

@@ -33,9 +33,10 @@ struct FolderTokenizerFiles {
 // Pure. `vocab_size`: rows of the model's embedding.
 //
 // InvalidArgument, naming both numbers, for a vocabulary of another size. Two differences are usual
-// and accepted. Rows at the end that round the count up (to a multiple of 64, at most 1/256 of all)
-// become unused tokens. Special tokens beyond the last row are left out. InvalidArgument too for
-// files that contradict themselves: a token or an id that is there twice, ids with holes. Broken
+// and accepted. Rows without a token, at most 1/32 of all, become unused tokens: those at the end
+// that round the count up (to a multiple of 8), and ids among the added tokens that none has.
+// Special tokens beyond the last row are left out. InvalidArgument too for files that contradict
+// themselves: a token or an id that is there twice, a hole among ordinary tokens. Broken
 // merges are refused here when they are not two tokens. Tokenizer::Create refuses them when their
 // parts or result are not in the vocabulary.
 StatusOr<TokenizerSpec> TokenizerSpecFromFolder(const FolderTokenizerFiles& files,

@@ -34,10 +34,6 @@ constexpr std::array<std::string_view, 18> kEogTexts = {
     "[EOT]",         "[EOS]",           "<|end_of_text|>", "<end_of_utterance>",
     "<turn|>",       "<|tool_response>"};
 
-bool IsEogText(std::string_view text) {
-  return std::find(kEogTexts.begin(), kEogTexts.end(), text) != kEogTexts.end();
-}
-
 bool IsSpecialType(TokenType type) {
   return type == TokenType::kControl || type == TokenType::kUnknown;
 }
@@ -159,6 +155,10 @@ StatusOr<std::optional<TokenId>> CheckedId(const std::optional<uint32_t>& id, co
 }
 
 }  // namespace
+
+bool IsEogText(std::string_view text) {
+  return std::find(kEogTexts.begin(), kEogTexts.end(), text) != kEogTexts.end();
+}
 
 StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec& spec) {
   const bool is_gemma4 = spec.model == kGemma4Model;

@@ -40,6 +40,10 @@ struct EncodeOptions {
   std::string_view guard = {};
 };
 
+// Whether a control token of this text ends a generation in every model, whatever its files say
+// (but for <|end|> in the harmony format).
+bool IsEogText(std::string_view text);
+
 // Where SentencePiece-style models put a space that the text does not have.
 enum class SpacePrefix : uint8_t {
   kNever,

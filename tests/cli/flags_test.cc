@@ -223,12 +223,16 @@ TEST(FlagSetTest, AnEmptyValueOfATextOrOfAListIsAUsageError) {
       {{"--names="}, "--names: its value is empty"},
       {{"--names=a", "--names="}, "--names: its value is empty"},
       {{"--size="}, "--size: its value is empty"},
+      {{"--whole", ""}, "--whole: its value is empty"},
+      {{"--whole=a", "--whole="}, "--whole: its value is empty"},
       {{"--config", path}, "line 1: --names: its value is empty"},
   };
   for (const auto& [args, expected] : cases) {
     FlagSet flags("serve", "Test.");
     std::string names;
     std::string size = "1GiB";
+    std::vector<std::string> whole;
+    flags.AddWhole("--whole", whole, "whole");
     flags.AddJoined("--names", names, "names");
     flags.AddText("--size", size, "size");
     testing::internal::CaptureStderr();

@@ -40,8 +40,8 @@ TEST(RoleSignalsDeathTest, WhoEndsInTimeEndsAsItWould) {
   EXPECT_EXIT(end(), testing::ExitedWithCode(7), "");
 }
 
-// Whether a role stops at once after SIGTERM from each of `senders` in turn: its parent ('p') or
-// another process ('o').
+// Whether a role stops at once after a signal from each of `senders` in turn: SIGTERM of its parent
+// ('p') or another process ('o'), or SIGHUP of another process ('h').
 bool StopsNow(bool supervised, std::string_view senders) {
   int answers[2];
   EXPECT_EQ(::pipe(answers), 0);
@@ -57,23 +57,23 @@ bool StopsNow(bool supervised, std::string_view senders) {
       }
     }
   }
+  ::close(answers[1]);  // a role that died answers with the end of the pipe
   char answer = 0;
   EXPECT_EQ(::read(answers[0], &answer, 1), 1);
   for (const char sender : senders) {
     if (sender == 'p') {
       ::kill(role, SIGTERM);
     } else if (const pid_t other = ::fork(); other == 0) {
-      ::kill(role, SIGTERM);
+      ::kill(role, sender == 'h' ? SIGHUP : SIGTERM);
       ::_exit(0);
     } else {
       ::waitpid(other, nullptr, 0);
     }
-    EXPECT_EQ(::read(answers[0], &answer, 1), 1);
+    EXPECT_EQ(::read(answers[0], &answer, 1), 1) << senders;
   }
   ::kill(role, SIGKILL);
   ::waitpid(role, nullptr, 0);
   ::close(answers[0]);
-  ::close(answers[1]);
   return answer == '1';
 }
 
@@ -83,6 +83,33 @@ TEST(RoleSignalsTest, WhatTheSupervisorPassesOnIsNoSecondWish) {
   for (const char* twice : {"oo", "opo", "poo"}) EXPECT_TRUE(StopsNow(true, twice)) << twice;
   EXPECT_FALSE(StopsNow(false, "p"));
   for (const char* twice : {"pp", "op"}) EXPECT_TRUE(StopsNow(false, twice)) << twice;
+}
+
+// A terminal that closes sends two, its shell's and the kernel's; systemd may send one beside its
+// SIGTERM.
+TEST(RoleSignalsTest, AHangUpDrainsAndIsNoSecondWish) {
+  for (const bool supervised : {false, true}) {
+    for (const char* once : {"h", "hh", "oh"}) EXPECT_FALSE(StopsNow(supervised, once)) << once;
+    for (const char* twice : {"ho", "oho"}) EXPECT_TRUE(StopsNow(supervised, twice)) << twice;
+  }
+  EXPECT_FALSE(StopsNow(true, "hp"));
+}
+
+// As nohup(1) starts a program. A signal that is blocked waits, even if it is ignored.
+TEST(RoleSignalsTest, AHangUpThatIsIgnoredIsNotTaken) {
+  for (const bool is_ignored : {false, true}) {
+    const auto before = ::signal(SIGHUP, is_ignored ? SIG_IGN : SIG_DFL);
+    sigset_t mask;
+    sigset_t mask_before;
+    ::pthread_sigmask(SIG_SETMASK, nullptr, &mask_before);
+    {
+      RoleSignals signals;
+      ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+    }
+    EXPECT_EQ(sigismember(&mask, SIGHUP), is_ignored ? 0 : 1);
+    ::pthread_sigmask(SIG_SETMASK, &mask_before, nullptr);
+    (void)::signal(SIGHUP, before);
+  }
 }
 
 }  // namespace

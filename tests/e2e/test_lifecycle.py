@@ -208,6 +208,21 @@ def test_sigterm_drains(server):
                 os.kill(row["pid"], 0)
 
 
+def test_a_terminal_that_closes_drains():
+    with Server() as other:
+        stream = open_stream(other, 300)
+        for _ in range(2):  # of its shell, and of the kernel
+            other.process.send_signal(signal.SIGHUP)
+        for row in other.topology():  # whoever hangs up each process of the server
+            os.kill(row["pid"], signal.SIGHUP)
+        data = b""
+        while b"[DONE]" not in data:
+            piece = stream.recv(65536)
+            assert piece, "the running stream was cut"
+            data += piece
+        assert other.process.wait(PATIENCE_S) == 0
+
+
 def test_a_stream_beyond_the_drain_timeout_is_ended_and_the_exit_is_clean():
     with Server("--drain-timeout", "1") as other:
         stream = open_stream(other, 8000)

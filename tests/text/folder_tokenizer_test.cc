@@ -137,6 +137,27 @@ TEST(FolderTokenizerTest, ConfigFilesNameTheSpecialTokens) {
       "eos_token_id: more than three tokens end a generation (3, 5, 9 and 11): not supported");
 }
 
+// As a model that was trained on with an end of its own: <|endoftext|> (700) and <|im_end|> (702)
+// end a generation by their texts.
+TEST(FolderTokenizerTest, EndsThatAllModelsKnowTakeNoPlace) {
+  FolderTokenizerFiles files = GoldenFiles("smollm");
+  const size_t vocab_size = NumTokens(Golden()["smollm"]["tokenizer_json"]);
+  files.tokenizer_config_json = "{}";
+  for (const char* ids :
+       {"[9, 10, 11, 700, 702]", "[9, 700, 702, 10, 11]", "[9, 702, 10, 700, 11]"}) {
+    files.generation_config_json = fmt::format(R"({{"eos_token_id": {}}})", ids);
+    const auto spec = TokenizerSpecFromFolder(files, vocab_size);
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    const auto built = Tokenizer::Create(*spec);
+    ASSERT_TRUE(built.ok()) << built.status();
+    for (const TokenId id : {700, 702, 9, 10, 11})
+      EXPECT_TRUE((*built)->IsEog(id)) << ids << " " << id;
+  }
+  files.generation_config_json = R"({"eos_token_id": [9, 10, 700, 11, 12]})";
+  EXPECT_THAT(std::string(TokenizerSpecFromFolder(files, vocab_size).status().message()),
+              HasSubstr("more than three tokens end a generation (9, 10, 11 and 12)"));
+}
+
 // One end too many is left out; a model that nothing would end is refused.
 TEST(FolderTokenizerTest, AnEndBehindTheVocabularyMustNotBeTheOnlyOne) {
   FolderTokenizerFiles files = GoldenFiles("qwen2");
@@ -167,31 +188,66 @@ TEST(FolderTokenizerTest, AnUnknownTokenThatEndsATextStillDoes) {
   EXPECT_TRUE((*built)->IsEog(static_cast<TokenId>(*spec->eos_id)));
 }
 
-TEST(FolderTokenizerTest, RowsThatRoundTheCountUpAreUnusedTokens) {
+// smollm's tokens, and fillers up to `num_tokens`.
+Json FilledTokenizer(size_t num_tokens) {
   Json tokenizer = Golden()["smollm"]["tokenizer_json"];
-  // 64 * 256 rows, with 64 of them missing.
-  for (size_t id = NumTokens(tokenizer); id < 16384 - 64; ++id) {
+  for (size_t id = NumTokens(tokenizer); id < num_tokens; ++id) {
     tokenizer["model"]["vocab"]["filler" + std::to_string(id)] = id;
   }
+  return tokenizer;
+}
+
+TEST(FolderTokenizerTest, RowsThatRoundTheCountUpAreUnusedTokens) {
   FolderTokenizerFiles files;
-  files.tokenizer_json = tokenizer.dump();
-  const auto spec = TokenizerSpecFromFolder(files, 16384);
-  ASSERT_TRUE(spec.ok()) << spec.status();
-  EXPECT_EQ(spec->tokens.size(), 16384u);
-  EXPECT_EQ(spec->token_types[16383], static_cast<int32_t>(TokenType::kUnused));
-  EXPECT_TRUE(Tokenizer::Create(*spec).ok());
-  for (const size_t vocab_size : {16384 + 1, 16384 + 64, 16384 - 65, 16384 - 128}) {
+  files.tokenizer_json = FilledTokenizer(16320).dump();
+  // Without a token are 1/2041, 1/256, 1/128, 1/57, 1/43 (DeepSeek-V2-Lite), 1/32.4 of the rows.
+  for (const size_t vocab_size : {16328, 16384, 16448, 16608, 16704, 16840}) {
+    const auto spec = TokenizerSpecFromFolder(files, vocab_size);
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->tokens.size(), vocab_size);
+    EXPECT_EQ(spec->token_types[16319], static_cast<int32_t>(TokenType::kNormal));
+    EXPECT_EQ(spec->token_types[16320], static_cast<int32_t>(TokenType::kUnused));
+    EXPECT_EQ(spec->token_types[vocab_size - 1], static_cast<int32_t>(TokenType::kUnused));
+    EXPECT_TRUE(Tokenizer::Create(*spec).ok());
+  }
+  // Not rounded: a token or two that the tokenizer of the base model lacks; too many; too few.
+  for (const size_t vocab_size : {16321, 16322, 16324, 16848, 32640, 16319, 16256}) {
     EXPECT_THAT(std::string(TokenizerSpecFromFolder(files, vocab_size).status().message()),
                 HasSubstr(fmt::format("16320 tokens, but the model has {}", vocab_size)));
   }
 }
 
+// o200k gives 199999 and 200018 to special tokens, and none to the ids between and before.
+TEST(FolderTokenizerTest, AnIdAmongAddedTokensThatNoneHasIsUnused) {
+  Json tokenizer = FilledTokenizer(16000);
+  Json added = tokenizer["added_tokens"][0];
+  for (const size_t id : {16001, 16020, 16021}) {
+    added["id"] = id;
+    added["content"] = "<|special" + std::to_string(id) + "|>";
+    tokenizer["added_tokens"].push_back(added);
+  }
+  FolderTokenizerFiles files;
+  files.tokenizer_json = tokenizer.dump();
+  for (const size_t vocab_size : {16022, 16064}) {
+    const auto spec = TokenizerSpecFromFolder(files, vocab_size);
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->token_types[16000], static_cast<int32_t>(TokenType::kUnused));
+    EXPECT_EQ(spec->token_types[16001], static_cast<int32_t>(TokenType::kControl));
+    EXPECT_EQ(spec->token_types[16010], static_cast<int32_t>(TokenType::kUnused));
+    const auto built = Tokenizer::Create(*spec);
+    ASSERT_TRUE(built.ok()) << built.status();
+    const std::vector<TokenId> free = {16000, 16010};
+    const auto text = (*built)->Decode(free, /*skip_special=*/false);
+    ASSERT_TRUE(text.ok()) << text.status();
+    EXPECT_EQ(*text, "");
+  }
+  EXPECT_THAT(std::string(TokenizerSpecFromFolder(files, 16023).status().message()),
+              HasSubstr("16022 tokens, but the model has 16023"));
+}
+
 // A count that could be rounded up says nothing about rows in the middle.
 TEST(FolderTokenizerTest, AHoleInTheVocabularyIsNoRounding) {
-  Json tokenizer = Golden()["smollm"]["tokenizer_json"];
-  for (size_t id = NumTokens(tokenizer); id < 16384; ++id) {
-    tokenizer["model"]["vocab"]["filler" + std::to_string(id)] = id;
-  }
+  Json tokenizer = FilledTokenizer(16384);
   FolderTokenizerFiles files;
   files.tokenizer_json = tokenizer.dump();
   EXPECT_TRUE(TokenizerSpecFromFolder(files, 16384).ok());
@@ -199,9 +255,9 @@ TEST(FolderTokenizerTest, AHoleInTheVocabularyIsNoRounding) {
     Json holed = tokenizer;
     holed["model"]["vocab"].erase("filler" + std::to_string(hole));
     files.tokenizer_json = holed.dump();
-    EXPECT_EQ(
-        std::string(TokenizerSpecFromFolder(files, 16384).status().message()),
-        fmt::format("tokenizer.json: no token has the id {}, and one has {}", hole, hole + 1));
+    EXPECT_EQ(std::string(TokenizerSpecFromFolder(files, 16384).status().message()),
+              fmt::format("tokenizer.json: no token has the id {}, and an ordinary one has {}",
+                          hole, hole + 1));
   }
   tokenizer["model"]["vocab"].erase("filler16383");
   files.tokenizer_json = tokenizer.dump();
