@@ -14,8 +14,8 @@ using scheduler::FinishReason;
 
 namespace {
 
-constexpr HandWorkerOptions kPrefill{.role = WorkerRole::kPrefill};
-constexpr HandWorkerOptions kDecode{.role = WorkerRole::kDecode};
+const HandWorkerOptions kPrefill{.role = WorkerRole::kPrefill};
+const HandWorkerOptions kDecode{.role = WorkerRole::kDecode};
 
 // A pair of workers.
 struct Pair {
@@ -501,7 +501,7 @@ void RunLossy(Pair* pair, int64_t ms, const std::function<void()>& step) {
   }
 }
 
-constexpr HandWorkerOptions kLossyPrefill{.role = WorkerRole::kPrefill,
+const HandWorkerOptions kLossyPrefill{.role = WorkerRole::kPrefill,
                                           .faults = {.drop_slice = 1}};
 
 // A slow connection delivers what was queued before, for longer than a silent one is waited for.

@@ -13,8 +13,8 @@ using kv::BlockState;
 
 namespace {
 
-constexpr HandWorkerOptions kPrefill{.role = WorkerRole::kPrefill};
-constexpr HandWorkerOptions kDecode{.role = WorkerRole::kDecode};
+const HandWorkerOptions kPrefill{.role = WorkerRole::kPrefill};
+const HandWorkerOptions kDecode{.role = WorkerRole::kDecode};
 
 // A request for these tokens.
 RequestSpec RequestFor(uint64_t number, std::vector<TokenId> tokens, uint32_t max_tokens) {
