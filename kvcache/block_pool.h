@@ -195,7 +195,7 @@ class BlockPool {
   // Stack of free indices; capacity = num_blocks. At its bottom, the highest index first, are the
   // blocks without memory: none of them was ever allocated.
   std::vector<uint32_t> free_;
-  EvictionQueue cached_;        // blocks labelled cached
+  EvictionQueue cached_;  // blocks labelled cached
   CacheKeeper* keeper_ = nullptr;
   BlockCounts counts_;
   ReadyBlocks ready_;

@@ -19,7 +19,7 @@
 //     make a read here fail (no SIGBUS), or cost more memory than the peer itself has taken.
 //  4. The bytes of a PeerArena may change at any time: whoever copies from it verifies the copy.
 //
-// Create and Map: one thread each. Extend: one thread at a time (KvStore, src/engine). The accessors:
+// Create and Map: one thread each. Extend: one thread at a time (KvStore, src/engine). Accessors:
 // any thread. BlockPool decides who may touch which block, not the arena. Owner: the worker; it
 // outlives engine and transport.
 #ifndef BATON_KVCACHE_KV_ARENA_H_

@@ -134,7 +134,7 @@ BATON_INLINE void StreamChunks(const std::byte* digits, const int16_t* a, size_t
   }
 }
 
-// What a sum of products with stored digits starts from: less what their offset adds to it. Part
+// A sum of products with stored digits starts below zero by what their offset adds to it. Part
 // kPart of kParts of block b; exact, as the sum is.
 template <PackedDigits kDigits, int kParts, int kPart>
 BATON_INLINE I32x16 StartOfSum(const A16Rows& rows, size_t row, uint32_t b) {

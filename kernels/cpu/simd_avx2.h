@@ -26,7 +26,6 @@ struct I32x16 {
 };
 
 BATON_INLINE float FmaScalar(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-
 BATON_INLINE F32x16 Zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 BATON_INLINE F32x16 Set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 BATON_INLINE I32x16 SetI(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
@@ -209,8 +208,7 @@ BATON_INLINE F32x16 DupEven(F32x16 v) {
 BATON_INLINE F32x16 DupOdd(F32x16 v) {
   return {_mm256_movehdup_ps(v.lo), _mm256_movehdup_ps(v.hi)};
 }
-// A quarter is 4 neighbouring lanes. In each: (a0, b0, a1, b1), (a2, b2, a3, b3), (a0, a1, b0, b1),
-// (a2, a3, b2, b3).
+// A quarter is 4 neighbouring lanes: (a0, b0, a1, b1), (a2, b2, a3, b3), (a0, a1, b0, b1), ...
 BATON_INLINE F32x16 MixLow(F32x16 a, F32x16 b) {
   return {_mm256_unpacklo_ps(a.lo, b.lo), _mm256_unpacklo_ps(a.hi, b.hi)};
 }
@@ -237,20 +235,14 @@ BATON_INLINE F32x16 FmaSubAdd(F32x16 a, F32x16 b, F32x16 c) {
   return {_mm256_fmaddsub_ps(a.lo, b.lo, c.lo), _mm256_fmaddsub_ps(a.hi, b.hi, c.hi)};
 }
 
-// Query rows that share a load of K or V, see attention_tile.h.
+// See attention_tile.h: query rows that share a load of K or V; chains of one pass at most.
 inline constexpr uint32_t kAttentionRows = 4;
-// Chains of one pass of attention at most: query rows times groups of keys, or times columns of
-// values.
 inline constexpr int kAttentionChains = 4;
-// Rows and panels of a matmul tile, see core_a16.h.
+// See core_a16.h: a tile of a matmul; rows that read packed panels; sums of a block; nibbles' rows.
 inline constexpr uint32_t kTileRows = 6;
 inline constexpr uint32_t kTilePanels = 1;
-// Up to this many rows a panel is read straight from its packed form; above, unpacking it once
-// costs less than taking its nibbles apart for each group of rows again.
 inline constexpr uint32_t kMaxStreamRows = 16;
-// Sums into which a block's products of few rows are divided, see core_a16.h.
 inline constexpr int kDotChains = 1;
-// Rows for which nibbles are multiplied where they stand: three sums a row, see core_a16.h.
 inline constexpr int kNibbleRows = 1;
 
 }  // namespace baton::kernels::BATON_ISA

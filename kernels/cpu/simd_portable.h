@@ -203,8 +203,7 @@ BATON_INLINE F32x16 DupOdd(F32x16 v) {
   for (int i = 0; i < 4; ++i) out.v[i] = F32x4{v.v[i][1], v.v[i][1], v.v[i][3], v.v[i][3]};
   return out;
 }
-// A quarter is 4 neighbouring lanes. In each: (a0, b0, a1, b1), (a2, b2, a3, b3), (a0, a1, b0, b1),
-// (a2, a3, b2, b3).
+// A quarter is 4 neighbouring lanes: (a0, b0, a1, b1), (a2, b2, a3, b3), (a0, a1, b0, b1), ...
 BATON_INLINE F32x16 MixLow(F32x16 a, F32x16 b) {
   for (int i = 0; i < 4; ++i) a.v[i] = F32x4{a.v[i][0], b.v[i][0], a.v[i][1], b.v[i][1]};
   return a;
@@ -236,21 +235,14 @@ BATON_INLINE F32x16 FmaSubAdd(F32x16 a, F32x16 b, F32x16 c) {
   return Fma(a, b, c);
 }
 
-// Query rows that share a load of K or V, see attention_tile.h.
+// See attention_tile.h: query rows that share a load of K or V; chains of one pass at most.
 inline constexpr uint32_t kAttentionRows = 2;
-// Chains of one pass of attention at most: query rows times groups of keys, or times columns of
-// values.
 inline constexpr int kAttentionChains = 4;
-// Rows and panels of a matmul tile, see core_a16.h: 2 rows x 4 registers of sums on a machine with
-// 16.
-inline constexpr uint32_t kTileRows = 2;
+// See core_a16.h: a tile of a matmul; rows that read packed panels; sums of a block; nibbles' rows.
+inline constexpr uint32_t kTileRows = 2;  // 2 rows x 4 registers of sums on a machine with 16
 inline constexpr uint32_t kTilePanels = 1;
-// Up to this many rows a panel is read straight from its packed form; above, unpacking it once
-// costs less than taking its nibbles apart for each group of rows again.
 inline constexpr uint32_t kMaxStreamRows = 16;
-// Sums into which a block's products of few rows are divided, see core_a16.h.
 inline constexpr int kDotChains = 1;
-// Rows for which nibbles are multiplied where they stand: three sums a row, see core_a16.h.
 inline constexpr int kNibbleRows = 1;
 
 }  // namespace baton::kernels::BATON_ISA

@@ -67,8 +67,13 @@ void ReluSquared(ThreadPool&, float* x, size_t count) {
   }
 }
 
-void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum, float* half_sum,
-                   int32_t* half_total) {
+// Block `b` of all rows in turn.
+void QuantizeBlock(const float* x, size_t b, const A16View& out) {
+  int16_t* const q = out.q + b * kQuantBlock;
+  float* const scale = out.scale + b;
+  float* const sum = out.sum + b;
+  float* const half_sum = out.half_sum + 2 * b;
+  int32_t* const half_total = out.half_total + 2 * b;
   float absmax = 0.0f;
   bool finite = true;
   for (uint32_t i = 0; i < kQuantBlock; ++i) {
@@ -95,10 +100,7 @@ void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum, float* 
 
 void QuantizeA16(ThreadPool&, const float* x, uint32_t rows, A16View out) {
   const size_t blocks = size_t{rows} * (out.k / kQuantBlock);
-  for (size_t b = 0; b < blocks; ++b) {
-    QuantizeBlock(x + b * kQuantBlock, out.q + b * kQuantBlock, out.scale + b, out.sum + b,
-                  out.half_sum + 2 * b, out.half_total + 2 * b);
-  }
+  for (size_t b = 0; b < blocks; ++b) QuantizeBlock(x + b * kQuantBlock, b, out);
 }
 
 float DotA16(const MatMulArgs& args, uint32_t row, uint32_t n) {

@@ -154,7 +154,7 @@ class ThreadPool {
  private:
   using TaskFunction = void (*)(void* body, uint32_t task_idx, uint32_t thread_idx);
 
-  // What a worker knew before it looked for work: the job and the epoch.
+  // The job and the epoch that a worker knew before it looked for work.
   struct Seen {
     uint64_t job;
     uint32_t epoch;

@@ -14,7 +14,7 @@ struct MachineRates {
   double flops_per_s = 0;
 };
 
-// Measures them for a model on the processor: about 70 ms on `num_threads` threads of its own, since
+// Measures them for a model on the processor: about 70 ms on `num_threads` threads of its own, as
 // those of the model's pool may be in a step. Other load on the machine lowers what it finds. A
 // model on a device has none.
 MachineRates MeasureRates(const model::LoadedModel& model, uint32_t num_threads);

@@ -650,12 +650,14 @@ TEST_F(ToolsTest, BadToolsAreNamed) {
   EXPECT_EQ(responder->status, 400);
   EXPECT_EQ(Text(*responder, {"error", "param"}), "tools[0].function.parameters.properties.a.type");
   EXPECT_THAT(Text(*responder, {"error", "message"}), HasSubstr("#/properties/a/type"));
-  // Beside a form the function is one branch of a schema.
+}
+
+TEST_F(ToolsTest, ABadToolBesideAFormIsNamed) {
   const std::string form =
       R"(,"response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{}}}})";
-  const std::string wrong =
-      R"({"name":"f","strict":true,"parameters":{"properties":{"a":{"type":"text"}}}})";
-  const auto beside = Post(kChatPath, kHello + tool(wrong) + form);
+  const std::string wrong = R"(,"tools":[{"type":"function","function":{"name":"f","strict":true,)"
+                            R"("parameters":{"properties":{"a":{"type":"text"}}}}}])";
+  const auto beside = Post(kChatPath, kHello + wrong + form);
   EXPECT_EQ(beside->status, 400) << beside->body;
   EXPECT_EQ(Text(*beside, {"error", "param"}), "tools[0].function.parameters.properties.a.type");
 }

@@ -501,8 +501,7 @@ void RunLossy(Pair* pair, int64_t ms, const std::function<void()>& step) {
   }
 }
 
-const HandWorkerOptions kLossyPrefill{.role = WorkerRole::kPrefill,
-                                          .faults = {.drop_slice = 1}};
+const HandWorkerOptions kLossyPrefill{.role = WorkerRole::kPrefill, .faults = {.drop_slice = 1}};
 
 // A slow connection delivers what was queued before, for longer than a silent one is waited for.
 TEST(EngineHandoffTest, SlicesBehindOthersInTheQueueAreNotMissing) {

@@ -219,3 +219,24 @@ fn a_definition_that_is_whole_and_a_part_counts_once() {
     let grammar = compiled.unwrap_or_else(|f| panic!("{}", f.message));
     assert_eq!(grammar.ignored, ["#/$defs/p/properties/y/uniqueItems"]);
 }
+
+/// As pydantic writes a union with a discriminator.
+#[test]
+fn a_discriminator_is_an_annotation_of_its_branches() {
+    let schema = json!({"type": "object", "required": ["pet"], "additionalProperties": false,
+        "properties": {"pet": {"oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}],
+            "discriminator": {"propertyName": "kind",
+                "mapping": {"cat": "#/$defs/cat", "dog": "#/$defs/dog"}}}},
+        "$defs": {"cat": {"type": "object", "properties": {"kind": {"const": "cat"}},
+                "required": ["kind"]},
+            "dog": {"type": "object", "properties": {"kind": {"const": "dog"},
+                "good": {"type": "boolean"}}, "required": ["kind", "good"]}}});
+    for kind in [Kind::SchemaStrict, Kind::SchemaLoose] {
+        let grammar = of_kind(kind, &schema.to_string());
+        assert!(grammar.ignored.is_empty(), "{:?}", grammar.ignored);
+        assert!(takes(&grammar, r#"{"pet":{"kind":"cat"}}"#));
+        assert!(takes(&grammar, r#"{"pet":{"kind":"dog","good":true}}"#));
+        assert!(!takes(&grammar, r#"{"pet":{"kind":"dog"}}"#));
+        assert!(!takes(&grammar, r#"{"pet":{"kind":"cow"}}"#));
+    }
+}

@@ -301,27 +301,6 @@ fn unsupported_keywords_are_refused_or_listed_with_their_places() {
     assert!(takes(&strict(&json!({"x-guidance": {"whitespace_pattern": ".*"}})), "[1]"));
 }
 
-/// As pydantic writes a union with a discriminator.
-#[test]
-fn a_discriminator_is_an_annotation_of_its_branches() {
-    let schema = json!({"type": "object", "required": ["pet"], "additionalProperties": false,
-        "properties": {"pet": {"oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}],
-            "discriminator": {"propertyName": "kind",
-                "mapping": {"cat": "#/$defs/cat", "dog": "#/$defs/dog"}}}},
-        "$defs": {"cat": {"type": "object", "properties": {"kind": {"const": "cat"}},
-                "required": ["kind"]},
-            "dog": {"type": "object", "properties": {"kind": {"const": "dog"},
-                "good": {"type": "boolean"}}, "required": ["kind", "good"]}}});
-    for kind in [Kind::SchemaStrict, Kind::SchemaLoose] {
-        let grammar = of_kind(kind, &schema.to_string());
-        assert!(grammar.ignored.is_empty(), "{:?}", grammar.ignored);
-        assert!(takes(&grammar, r#"{"pet":{"kind":"cat"}}"#));
-        assert!(takes(&grammar, r#"{"pet":{"kind":"dog","good":true}}"#));
-        assert!(!takes(&grammar, r#"{"pet":{"kind":"dog"}}"#));
-        assert!(!takes(&grammar, r#"{"pet":{"kind":"cow"}}"#));
-    }
-}
-
 #[test]
 fn many_optional_properties_do_not_end_an_answer() {
     let many: serde_json::Map<String, Value> =
