@@ -240,3 +240,28 @@ fn a_discriminator_is_an_annotation_of_its_branches() {
         assert!(!takes(&grammar, r#"{"pet":{"kind":"cow"}}"#));
     }
 }
+
+/// Branches that a tag does not divide stay `oneOf`, which a strict schema refuses.
+#[test]
+fn branches_that_may_both_hold_stay_one_of() {
+    let branch = |tags: &Value, required: &[&str], kind: &str| {
+        json!({"type": kind, "properties": {"t": tags, "x": {"type": "integer"}},
+            "required": required})
+    };
+    let cat = branch(&json!({"const": "cat"}), &["t"], "object");
+    let both = |other: &Value| {
+        json!({"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}],
+            "$defs": {"a": cat, "b": other}})
+    };
+    for other in [
+        branch(&json!({"enum": ["dog", "cat"]}), &["t"], "object"),
+        branch(&json!({"const": "dog"}), &["x"], "object"),
+        branch(&json!({"type": "string"}), &["t"], "object"),
+    ] {
+        let failure = refusal(Kind::SchemaStrict, &both(&other).to_string());
+        assert!(failure.message.contains("#/oneOf: the branches"), "{}", failure.message);
+    }
+    let dogs = strict(&both(&branch(&json!({"enum": ["dog", "wolf"]}), &["t"], "object")));
+    assert!(takes(&dogs, r#"{"t":"wolf"}"#) && takes(&dogs, r#"{"t":"cat","x":1}"#));
+    assert!(!takes(&dogs, r#"{"x":1}"#));
+}

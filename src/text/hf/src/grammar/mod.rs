@@ -7,6 +7,7 @@ mod json_text;
 mod lark;
 mod masks;
 mod memory;
+mod one_of;
 mod places;
 mod regex;
 mod schema;

@@ -111,6 +111,9 @@ pub fn check(source: &Value, strictness: Strictness, limits: &Limits) -> Result<
     ignored.retain(|place| seen.insert(place.clone())); // a definition may be checked twice
     let places: Vec<String> = targets.into_iter().map(|target| target.place).collect();
     refuse_ref_cycles(&definitions, &places)?;
+    super::one_of::rewrite(&mut schema, &definitions);
+    let all = definitions.clone();
+    definitions.values_mut().for_each(|definition| super::one_of::rewrite(definition, &all));
     if !definitions.is_empty() {
         if let Value::Object(members) = &mut schema {
             members.insert("$defs".to_string(), Value::Object(definitions));
