@@ -273,9 +273,9 @@ TEST(MambaModelTest, TakesNoTableOfAnglesAndNoRoomForGates) {
   EXPECT_EQ(bytes_of(options), bytes);
   options.max_rows = 256;
   // hidden x 2, q k v or the input of Mamba-2, what it mixes, the feed-forward layer; and the
-  // widest of them as int16 with four numbers for each 32 elements.
+  // widest of them as int16 with six numbers for each 32 elements.
   const size_t floats = 2 * size_t{ConfigOfFile().hidden_size} + 328 + 128 + 64;
-  EXPECT_EQ(bytes_of(options) - bytes, 128 * (4 * floats + 2 * 128 + 4 * 4 * 4));
+  EXPECT_EQ(bytes_of(options) - bytes, 128 * (4 * floats + 2 * 128 + 6 * 4 * 4));
 }
 
 TEST(MambaModelTest, IsDescribed) {

@@ -222,6 +222,14 @@ TEST(ToolParserTest, CallsThatAreNotAllowedAreDroppedInEachStyle) {
     EXPECT_EQ(Read(c.style, c.text, {}, rules).calls, is_barred ? "" : c.calls) << c.text;
     if (is_barred) has_dropped[static_cast<size_t>(c.style)] = true;
   }
+  for (const auto& [style, text] : {
+           std::pair{ToolStyle::kLlama3, R"({"name": "f", "parameters": {}})"},
+           std::pair{ToolStyle::kMistral, R"([TOOL_CALLS][{"name": "f", "arguments": {}}])"},
+       }) {
+    EXPECT_EQ(Read(style, text).calls, "f {}");
+    EXPECT_EQ(Read(style, text, {}, rules).calls, "") << text;
+    has_dropped[static_cast<size_t>(style)] = true;
+  }
   for (size_t style = 0; style < has_dropped.size(); ++style) {
     EXPECT_EQ(has_dropped[style], static_cast<ToolStyle>(style) != ToolStyle::kNone) << style;
   }
