@@ -123,6 +123,22 @@ class LineEditor::Editing {
     return static_cast<Editing*>(self)->ReadCharacter(out);
   }
 
+  // False: Ctrl-C came. It may come at any time: SIGINT stays blocked between the look at the
+  // counter and the wait, or a wait without an end would miss it.
+  static bool WaitForInput() {
+    sigset_t interrupt, former;
+    ::sigemptyset(&interrupt);
+    ::sigaddset(&interrupt, SIGINT);
+    ::pthread_sigmask(SIG_BLOCK, &interrupt, &former);
+    pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    bool has_input = false;
+    while (!has_input && !InterruptCounter::Interrupted()) {
+      has_input = ::ppoll(&input, 1, nullptr, &former) > 0;  // else a signal came
+    }
+    ::pthread_sigmask(SIG_SETMASK, &former, nullptr);
+    return has_input;
+  }
+
   int ReadCharacter(wchar_t* out) {
     std::mbstate_t state{};
     char lead = 0;
@@ -131,6 +147,8 @@ class LineEditor::Editing {
       if (held_) {
         byte = *held_;
         held_.reset();
+      } else if (!WaitForInput()) {
+        return -1;
       } else if (const ssize_t n = ::read(STDIN_FILENO, &byte, 1); n <= 0) {
         return static_cast<int>(n);
       }

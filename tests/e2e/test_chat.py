@@ -93,12 +93,13 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(aggregated):
 
 def test_ctrl_c_drops_what_was_typed_and_ends_an_empty_prompt():
     chat = Terminal("chat", "--url", "127.0.0.1:1")
-    chat.waits("/help")
+    wait_until(lambda: "> " in chat.text().rpartition("ends it.")[2], 60, "a prompt")
     for number, text in enumerate(("one", "two", "three"), start=1):
         chat.type(text)
         chat.waits(text)
         chat.type("\x03")
         wait_until(lambda n=number: chat.text().count("Ctrl-C again") == n, 60, "a hint each time")
+        wait_until(lambda: "> " in chat.text().rpartition("the chat.")[2], 60, "a prompt again")
     chat.type("/nosuch\r")
     chat.waits('no command "/nosuch"')  # nothing of the dropped lines is in front of it
     chat.type("\x03")
