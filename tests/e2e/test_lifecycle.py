@@ -192,16 +192,20 @@ def test_interrupt_while_the_model_loads_ends_at_once(tmp_path):
     assert "did not end cleanly" not in errors
 
 
+def read_to_the_end(stream):
+    data = b""
+    while b"[DONE]" not in data:
+        piece = stream.recv(65536)
+        assert piece, "the running stream was cut"
+        data += piece
+
+
 def test_sigterm_drains(server):
     with Server() as other:
         stream = open_stream(other, 300)
         other.process.send_signal(signal.SIGTERM)
         wait_until(lambda: http_json(other.http + "/health")[0] == 503, 10, "it is not ready")
-        data = b""
-        while b"[DONE]" not in data:
-            piece = stream.recv(65536)
-            assert piece, "the running stream was cut"
-            data += piece
+        read_to_the_end(stream)
         assert other.process.wait(PATIENCE_S) == 0
         for row in other.topology() if os.path.exists(other.dir + "/topology.json") else []:
             with pytest.raises(ProcessLookupError):
@@ -215,11 +219,7 @@ def test_a_terminal_that_closes_drains():
             other.process.send_signal(signal.SIGHUP)
         for row in other.topology():  # whoever hangs up each process of the server
             os.kill(row["pid"], signal.SIGHUP)
-        data = b""
-        while b"[DONE]" not in data:
-            piece = stream.recv(65536)
-            assert piece, "the running stream was cut"
-            data += piece
+        read_to_the_end(stream)
         assert other.process.wait(PATIENCE_S) == 0
 
 
