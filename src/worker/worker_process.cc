@@ -706,13 +706,13 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   if (p.cores != nullptr && !keeps_cores) p.cores->EndSteps();
   BATON_RETURN_IF_ERROR(p.engine->Start());
   BATON_RETURN_IF_ERROR(p.StartServer());
-  p.Register();
   p.late_work = std::make_unique<LateWork>(std::vector<LateWork::Task>{
       [&p] { return p.kv->FillNext(); },
       [&p] {
         p.admin->SetRates(MeasureRates(*p.model, p.pool->num_threads()));
         return false;
       }});
+  p.Register();
   // Parsing the model file and its tokenizer leaves tens of MB of free memory in the heap.
   (void)::malloc_trim(0);
   const KvMemory& pool = p.kv->store()->memory();

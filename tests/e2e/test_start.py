@@ -6,6 +6,8 @@ import signal
 from baton_server import PATIENCE_S, Server, metric, wait_until
 
 POOL = ("--kv-memory", "1GiB", "--max-context", "1024")
+# The thread that gives memory yields to all others: 2 GiB took 60 s beside four busy tests.
+FULL_S = 10 * PATIENCE_S
 
 
 def is_full(worker):
@@ -52,7 +54,7 @@ def test_a_worker_killed_while_its_pool_gets_memory_comes_back_whole():
             wait_until(lambda: server.get("/health")[0] == 200, PATIENCE_S, "serving again")
             assert answer(server) == expected
         full = "all blocks have memory"
-        wait_until(lambda: all(is_full(worker) for worker in server.workers()), PATIENCE_S, full)
+        wait_until(lambda: all(is_full(worker) for worker in server.workers()), FULL_S, full)
         for worker in server.workers():
             assert_capacity_is_whole(server, worker)
         assert answer(server) == expected
