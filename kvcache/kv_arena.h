@@ -15,8 +15,9 @@
 //  2. Create finds that all blocks' memory is available. Extend looks again every 64 MiB. When the
 //     system has no more, the arena ends at the blocks that are ready. Nothing else is lost.
 //  3. The descriptor's seals and size never change. A PeerArena maps only a file with these seals
-//     and size, and reads only bytes that its owner has taken memory for. So no act of the peer can
-//     make a read here fail (no SIGBUS), or cost more memory than the peer itself has taken.
+//     and size, and reads no byte beyond as many as its owner has taken memory for. So no act of
+//     the peer can make a read here fail (no SIGBUS), or cost more memory than the peer itself has
+//     taken.
 //  4. The bytes of a PeerArena may change at any time: whoever copies from it verifies the copy.
 //
 // Create and Map: one thread each. Extend: one thread at a time (KvStore, src/engine). Accessors:

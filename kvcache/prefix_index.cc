@@ -257,7 +257,7 @@ bool PrefixIndex::HasState(const PrefixQuery& query, uint32_t num_blocks) const 
 void PrefixIndex::AcquireState(const PrefixQuery& query, uint32_t num_blocks, BlockState phase,
                                const RequestUid& owner, std::vector<BlockHandle>* out) {
   const std::optional<uint32_t> block = Find(query, num_blocks - 1);
-  BATON_CHECK(block && nodes_[*block].checkpoint != kNone, "no state is behind {} blocks",
+  BATON_CHECK(block && nodes_[*block].checkpoint != kNone, "no state is kept after {} blocks",
               num_blocks);
   const uint32_t checkpoint = nodes_[*block].checkpoint;
   for (const BlockHandle handle : BlocksOf(checkpoint)) {

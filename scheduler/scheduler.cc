@@ -574,7 +574,7 @@ bool Scheduler::EndsInPlannedStep(const Sequence& sequence) const {
 }
 
 const BatchPlan* Scheduler::PlanAhead() {
-  BATON_CHECK(in_step_ && ahead_.items.empty(), "there is no step to plan behind");
+  BATON_CHECK(in_step_ && ahead_.items.empty(), "there is no step to plan after");
   if (!waiting_.empty() || !prefilling_.empty() || !plan_.proposals.empty()) return nullptr;
   uint32_t item = 0;  // decode rows of the planned step are in the order of decoding_
   for (Sequence* sequence : decoding_) {

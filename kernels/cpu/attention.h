@@ -171,7 +171,7 @@ inline void RunSplitsApart(device::ThreadPool& pool, const AttentionArgs& args,
     if (splits.begin < all.begin) all.begin = splits.begin;
     if (splits.end > all.end) all.end = splits.end;
   }
-  if (all.size() == 1) {  // nothing meets
+  if (all.size() == 1) {  // one split: no states to fold
     return pool.Run(plan.num_items, [&](uint32_t task, uint32_t thread) {
       const ThreadArea area = AreaOf(shape, args.scratch, thread);
       RunItem({args, shape, ItemAt(args, plan, task), area});

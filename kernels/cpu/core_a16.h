@@ -134,8 +134,8 @@ BATON_INLINE void StreamChunks(const std::byte* digits, const int16_t* a, size_t
   }
 }
 
-// A sum of products with stored digits starts below zero by what their offset adds to it. Part
-// kPart of kParts of block b; exact, as the sum is.
+// Where a sum of products with stored digits starts: at minus what their offset adds to the sum.
+// For part kPart of kParts of block b; exact, as the sum is.
 template <PackedDigits kDigits, int kParts, int kPart>
 BATON_INLINE I32x16 StartOfSum(const A16Rows& rows, size_t row, uint32_t b) {
   if constexpr (OffsetOf(kDigits) == 0) return SetI(0);

@@ -175,7 +175,7 @@ inline void MatMulDigits(device::ThreadPool& pool, const MatMulArgs& args) {
   // A task of less than 32 KiB of weights (about 2 us) is not worth a claim.
   const uint32_t min_panels = std::max<uint32_t>(1, static_cast<uint32_t>(32768 / w.panel_bytes()));
   if (args.m <= kMaxStreamRows) {
-    // One of 2 MiB takes 50 to 80 us.
+    // A task of 2 MiB takes 50 to 80 us.
     const uint32_t max_panels = static_cast<uint32_t>((size_t{2} << 20) / w.panel_bytes());
     pool.RunShrinking(
         w.num_panels(), min_panels, std::max(min_panels, max_panels),

@@ -101,7 +101,7 @@ BATON_DEVICE void MergePartials(const AttentionParams& params, const AttentionIt
       SumPair sums[kBatch][kCount];
       BATON_UNROLL
       for (uint32_t i = 0; i < kBatch; ++i) {
-        // Behind the last one it is read again, and left.
+        // Past the last one, that one is read again and not used.
         const uint32_t at = first + i < partials.count ? first + i : partials.count - 1;
         const Partial<kDim>& from = partials.first[at];
         rows[i] = from.rows[pair];

@@ -116,9 +116,9 @@ using UnitRows = const Vec16 (*)[Memory::kDim / kVec];
 template <typename Source, typename Memory>
 BATON_DEVICE UnitRows<Memory> NextUnit(Source& source, const Tiles& tiles, uint32_t unit,
                                        Memory& memory) {
-  // The own copies have landed: of this unit, of fp8 of the next one. Behind the barrier everyone's
-  // have; everyone has read the unit before, whose slot (of fp8: whose bf16) is filled next, and of
-  // fp8 has turned this one into bf16, so that its slot is free.
+  // This thread's copies have landed: those of this unit, with fp8 those of the next one. After the
+  // barrier all threads' copies have. All have then read the unit before, whose slot (with fp8:
+  // whose bf16) is filled next. With fp8 all have turned this unit into bf16, so its slot is free.
   simt::cp_async_wait<1>();
   if constexpr (Memory::kRows == SharedRows::kTiles) simt::fence_proxy_async();
   simt::sync_block();

@@ -104,7 +104,7 @@ BATON_DEVICE void ReduceRange(const AllReduceParams& params, size_t begin, size_
   }
 }
 
-// The whole exchange of one cta. Behind wait_for_previous, with a path that was chosen.
+// The whole exchange of one cta, after wait_for_previous, with a path that was chosen.
 BATON_DEVICE void AllReduceCta(const AllReduceParams& params) {
   const ExchangeRanks& ranks = params.ranks;
   const ExchangeCta cta = ThisExchangeCta(ranks);

@@ -216,7 +216,7 @@ BATON_DEVICE uint64_t HashSlice(const Move<Slice>& move) {
   for (uint32_t round = 0; round < num_rounds; ++round) {
     auto* const sums = shared.sums[round % 2];
     AddRound<kStores>(move, round, sums);
-    // Behind the next one nobody reads these sums any more.
+    // After the next barrier nobody reads these sums any more.
     simt::sync_block();
     if (simt::thread() < kLanes) accumulator = FollowRound(move, round, accumulator, sums);
   }

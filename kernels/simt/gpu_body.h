@@ -47,9 +47,9 @@ BATON_DEVICE T shfl_xor(T value, uint32_t lane_mask, uint32_t mask = kFullMask, 
   return __shfl_xor_sync(mask, value, lane_mask);
 }
 
-// Behind it all kernels are done that came before this one in the stream, because each thread of
-// those that overlap waited in its turn; and the next one may begin. Nothing to wait for in a
-// launch that does not overlap.
+// After it, all kernels that came before this one in the stream are done, because each thread of
+// those that overlap waited in its turn. The next one may begin. A launch that does not overlap
+// has nothing to wait for.
 BATON_DEVICE void wait_for_previous(Site = Here()) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

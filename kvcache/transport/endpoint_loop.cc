@@ -117,7 +117,7 @@ void EndpointLoop::Turn() {
   for (int i = 0; i < count; ++i) {
     HandleEvent(events[static_cast<size_t>(i)].data.u64, events[static_cast<size_t>(i)].events);
   }
-  // Behind those who are here already.
+  // After the connections that are here already.
   if (tcp_waits_) AcceptSome(TransportKind::kTcp);
   if (unix_waits_) AcceptSome(TransportKind::kShm);
   RefuseExcessStrangers();

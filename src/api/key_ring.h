@@ -6,7 +6,7 @@
 //     constant time. Keys themselves are not kept, logged or counted.
 //  2. A changed file that cannot be read or parsed changes nothing: the former keys stay, and one
 //     warning says so. The next look tries again.
-//  3. Who uses up a limit has used it up after a reload too.
+//  3. A tenant that has used up a limit has used it up after a reload too.
 //
 // Any thread; Look one at a time.
 #ifndef BATON_API_KEY_RING_H_

@@ -489,7 +489,7 @@ void RouterProcessImpl::Stop() {
   }
   if (grpc_ != nullptr) StopGrpc();
   if (http_ != nullptr) http_->Stop();
-  // Behind the last request's end, and while /metrics still tells what became of the spans.
+  // After the last request's end, and while /metrics still tells what became of the spans.
   if (spans_ != nullptr) spans_->Stop();
   streams_->Stop();
   if (admin_ != nullptr) admin_->Stop();

@@ -304,8 +304,8 @@ Status TakeArgument(const std::string& key, const YAML::Node& value, CLI::Option
   return OkStatus();
 }
 
-// One key of the file as arguments behind `merged`, unless the command line gives the flag too (a
-// list would hold both). Throws what yaml-cpp and CLI11 throw.
+// Appends one key of the file to `merged` as arguments, unless the command line gives the flag too:
+// a list would hold both. Throws what yaml-cpp and CLI11 throw.
 Status FlagSet::TakeKey(const YAML::Node& name, const YAML::Node& value,
                         const std::vector<std::string>& args, std::vector<std::string>* merged) {
   const std::string key = name.as<std::string>();

@@ -1,10 +1,14 @@
-// How a role's process learns that it should end: SIGTERM drains, SIGINT or a second SIGTERM ends
-// now. SIGHUP is as a SIGTERM, but never the second one, and is not taken where it is ignored (by
-// nohup). A SIGTERM that `serve` passes on to its processes drains too, but is neither of such two:
-// a service manager may have sent them the same wish itself. SIGINT ends now, whoever sent it.
-// While the role still starts (a model may load for minutes) any of them ends the process at once
-// with status 0: nobody is served yet. And it sees to it that a process which has drained ends: a
-// device or its libraries (NCCL's abort) may keep whoever lets them go waiting for ever.
+// RoleSignals: how a role's process learns that it should end.
+//   SIGTERM  drains; a second one ends the process now
+//   SIGHUP   drains, and is never the second one; left alone where it is ignored (by nohup)
+//   SIGINT   ends the process now, whoever sent it
+// A SIGTERM that `serve` passes on to its processes drains too, but does not count for the second
+// one: a service manager may have sent them the same wish itself. While the role still starts (a
+// model may load for minutes) each signal ends the process at once with status 0, since nobody is
+// served yet.
+//
+// LimitEnd ends a process that has drained and does not come to its end: a device or its libraries
+// (NCCL's abort) may make their caller wait for ever.
 #ifndef BATON_CLI_ROLE_SIGNALS_H_
 #define BATON_CLI_ROLE_SIGNALS_H_
 

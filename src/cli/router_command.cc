@@ -49,9 +49,10 @@ void Declare(FlagSet& flags, RouterFlags& f) {
   flags.AddWhole("--expect-model", f.config.core.expected_models,
                  "id of a model that workers will bring; may be repeated: the router is ready when "
                  "each has a pool, and answers 503 for one without, not 404");
-  flags.Add("--drain-timeout", f.drain_timeout_s, {0, limits::kMaxDrainTimeoutS},
-            "seconds that running streams get after SIGTERM, behind the 5 s in which new ones are "
-            "still accepted");
+  flags.Add(
+      "--drain-timeout", f.drain_timeout_s, {0, limits::kMaxDrainTimeoutS},
+      "seconds that running streams get after SIGTERM and the 5 s in which new ones are still "
+      "accepted");
   flags.AddFile(
       "--cluster-secret-file", f.secret_file,
       "the workers' file: finds prompts in their prefix caches; without it none is found");

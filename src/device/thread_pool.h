@@ -51,8 +51,9 @@ constexpr TaskRange PartOf(uint32_t total, uint32_t num_parts, uint32_t part) {
           static_cast<uint32_t>(uint64_t{total} * (part + 1) / num_parts)};
 }
 
-// Part `part` of `num_parts` of [0, total), cut in `rounds` (1 to 3) of as many parts each: eighths
-// 5, 2 and 1 of the total, or 5 and 3, or all of it.
+// Part `part` of `num_parts` of [0, total), cut in `rounds` (1 to 3) of as many parts each. Three
+// rounds have 5, 2 and 1 eighths of the total, two rounds 5 and 3. `num_parts` is a multiple of
+// `rounds`.
 constexpr TaskRange ShrinkingPart(uint32_t total, uint32_t rounds, uint32_t num_parts,
                                   uint32_t part) {
   const uint32_t per_round = num_parts / rounds;
@@ -122,11 +123,12 @@ class ThreadPool {
         [&](uint32_t part, uint32_t thread_idx) { body(PartOf(total, parts, part), thread_idx); });
   }
 
-  // Cuts [0, total) into contiguous ranges that get shorter: one a thread of five eighths of it in
-  // all, then of two, then of the last. So few claims, which threads of distant cores wait for,
-  // balance threads that start apart. As many such rounds as a thread's even share holds min_size;
-  // no range of several is shorter than three eighths of it. Even ranges where one would be longer
-  // than max_size >= min_size: a core that is wanted back waits for one.
+  // Cuts [0, total) into contiguous ranges that get shorter, in up to three rounds of one range a
+  // thread. The rounds have five, two and one eighth of the total. So few claims balance threads
+  // that start at different times; a claim costs a wait for a distant core. There are as many
+  // rounds as a thread's even share holds min_size. If there are several ranges, none is shorter
+  // than three eighths of min_size. If one would be longer than max_size >= min_size, the ranges
+  // are even instead, because a core that is wanted back waits for the end of a range.
   template <typename Body>
   void RunShrinking(uint32_t total, uint32_t min_size, uint32_t max_size, Body&& body) {
     if (total == 0) return;

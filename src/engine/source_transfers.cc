@@ -409,7 +409,7 @@ void SourceTransferSet::Offer(SourceTransfer* transfer, const SliceRange& slices
     SliceRange part = slices;
     part.first_ordinal += done;
     part.num_ordinals = std::min(step, slices.num_ordinals - done);
-    // Once one had to wait the others queue behind it.
+    // Once one part had to wait, the later ones wait too.
     if (!transfer->unsent.empty() || !OfferSome(transfer, part, now_us)) {
       transfer->unsent.push_back(part);
     }

@@ -124,7 +124,7 @@ void StepRunner::End() {
 
 void StepRunner::Settle() {
   if (in_flight_) End();
-  BATON_CHECK(!in_flight_, "a step was begun behind the last one");
+  BATON_CHECK(!in_flight_, "a step was begun after the last one");
   EndRequests();
 }
 

@@ -40,7 +40,7 @@ void WeightParts::Add(WeightPart part) {
     return;
   }
   BATON_CHECK(like->targets.back().device_idx <= part.targets[0].device_idx,
-              "parts of device {} behind those of {}", part.targets[0].device_idx,
+              "parts of device {} come after those of device {}", part.targets[0].device_idx,
               like->targets.back().device_idx);
   like->targets.push_back(part.targets[0]);
 }

@@ -4,12 +4,14 @@
 // Requests for vectors are a line of their own: prefill workers may have room for them while all
 // answers wait for decode workers.
 //
-// Invariant of each line: requests that were placed before come first, the others by AgedArrivalUs,
-// those of one moment as they came. So only a request of its line that comes within the difference
-// of the two priorities times kPriorityStepUs gets before a request; and a later one that needs
-// none of the workers that it waits for. The lines share that order: no later request of either
-// line is placed at a worker that an earlier one claims. A line is not walked beyond a request that
-// claims all that the rest of it waits for.
+// Invariants
+//  1. In each line, requests that were placed before come first. The others stand in the order of
+//     AgedArrivalUs, equal ones as they came.
+//  2. No request is placed at a worker that an earlier one of either line claims.
+//  3. So two kinds of requests of a line pass an earlier one: those of a higher priority that come
+//     within the difference of priorities times kPriorityStepUs, and those that need none of the
+//     workers that it waits for.
+//  4. A line is not walked beyond a request that claims all that the rest of it waits for.
 #ifndef BATON_ROUTER_PLACEMENT_QUEUE_H_
 #define BATON_ROUTER_PLACEMENT_QUEUE_H_
 

@@ -1,7 +1,7 @@
 // Queue forecast: how long a new request would wait for its place, and whether it can still meet
-// its client's deadline. A client that is told at once can go elsewhere; one that is told after the
-// whole wait has lost it, and who never starts in vain takes no place from others. Pure; owned by
-// the router's thread.
+// its client's deadline. A client that is refused at once can go elsewhere; after the whole wait it
+// has lost that time. A request that is not started in vain takes no place from others. Pure; owned
+// by the router's thread.
 #ifndef BATON_ROUTER_QUEUE_FORECAST_H_
 #define BATON_ROUTER_QUEUE_FORECAST_H_
 
@@ -41,7 +41,6 @@ struct WaitLimits {
   int64_t left_us = INT64_MAX;      // until the client's deadline
   std::string_view deadline_field;  // the client's name for it
 
-  // The three reasons to refuse, the first that holds.
   bool ExceedsDeadline(int64_t wait_us) const {
     return left_us < queue_wait_us && wait_us >= left_us;
   }

@@ -159,8 +159,8 @@ std::vector<LeaseId> RouterPrefixIndex::TakeDueResyncs(int64_t now_us) {
   return due;
 }
 
-// A part's length grows with the link behind its last one and with no other, so a part that misses
-// a link stops there. Equal tags of one part change nothing: its length is past the link by then.
+// A part's length grows only with the link that follows its last one, so a part that misses a link
+// stops there. Equal tags of one part change nothing: its length is past the link by then.
 std::vector<RouterPrefixIndex::Hit> RouterPrefixIndex::Find(std::span<const ChainLink> links,
                                                             bool has_states) const {
   lengths_.assign(parts_.size(), 0);

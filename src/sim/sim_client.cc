@@ -82,7 +82,7 @@ void SimClient::OnToken(const TokenOutput& token) {
     return desk_->violate(
         "order", fmt::format("request {} choice {}: index {} instead of {}{}", number_,
                              token.choice, token.index, choice.state.num_output(),
-                             choice.finish == FinishReason::kNone ? "" : ", behind its end"));
+                             choice.finish == FinishReason::kNone ? "" : ", after its end"));
   }
   Check(choice, token);
 }

@@ -35,8 +35,8 @@ struct KvNeeds {
   uint32_t window_blocks = 0;  // that a sequence's tokens take at most; 0 = the blocks of all
   std::string numerics_id;
   Incarnation incarnation;
-  kv::LocalHub* hub =
-      nullptr;  // of a process whose workers hand off to each other; outlives the parts
+  // The hub of a process whose workers hand off to each other, else null; outlives the parts.
+  kv::LocalHub* hub = nullptr;
 };
 
 // See the file comment.
