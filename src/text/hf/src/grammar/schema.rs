@@ -111,9 +111,12 @@ pub fn check(source: &Value, strictness: Strictness, limits: &Limits) -> Result<
     ignored.retain(|place| seen.insert(place.clone())); // a definition may be checked twice
     let places: Vec<String> = targets.into_iter().map(|target| target.place).collect();
     refuse_ref_cycles(&definitions, &places)?;
-    super::one_of::rewrite(&mut schema, &definitions);
+    let mut looks = super::one_of::MAX_LOOKS;
+    super::one_of::rewrite(&mut schema, &definitions, &mut looks);
     let all = definitions.clone();
-    definitions.values_mut().for_each(|definition| super::one_of::rewrite(definition, &all));
+    for definition in definitions.values_mut() {
+        super::one_of::rewrite(definition, &all, &mut looks);
+    }
     if !definitions.is_empty() {
         if let Value::Object(members) = &mut schema {
             members.insert("$defs".to_string(), Value::Object(definitions));
@@ -190,12 +193,13 @@ impl Checker<'_> {
             return;
         }
         let Some(Value::Object(declared)) = members.get("properties") else { return };
-        let required = members.get("required").and_then(Value::as_array);
-        let is_required = |name: &&String| {
-            required.is_some_and(|names| names.iter().any(|known| known == name.as_str()))
-        };
         let num_declared = declared.len() as u64;
-        let num_required = declared.keys().filter(is_required).count() as u64;
+        let num_required = {
+            let required = members.get("required").and_then(Value::as_array);
+            let required: HashSet<&str> =
+                required.into_iter().flatten().filter_map(Value::as_str).collect();
+            declared.keys().filter(|name| required.contains(name.as_str())).count() as u64
+        };
         let [fewest, most] = COUNTS.map(|key| members.get(key).and_then(Value::as_u64));
         let fewest = fewest.filter(|fewest| *fewest > num_required);
         let most = most.filter(|most| *most < num_declared);
