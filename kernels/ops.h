@@ -41,8 +41,8 @@ enum class Isa : uint8_t { kAuto = 0, kPortable = 1, kAvx2 = 2, kAvx512 = 3 };
 //   sum   = scale * (sum of q); half_sum is the same of each half of the block
 //   half_total = sum of q of each half
 // So every product with an integer weight, and the sum over a block, are exact in int32. A block
-// whose absmax is below 2^-100 becomes zeros; one that holds an infinity or a NaN gets scale and
-// sums NaN.
+// whose absmax is below 2^-100 becomes zeros. One that holds an infinity or a NaN gets zeros in q
+// and half_total, and NaN in scale and the other sums.
 struct A16View {
   int16_t* q;           // [rows, k]
   float* scale;         // [rows, k / 32]

@@ -1,6 +1,6 @@
 // Proposer: guesses the tokens that follow a sequence, so that one step can verify several of them.
-// A row of a step has the same bits whatever else is in it, so a verified guess is the token that
-// would have come, and a wrong one costs its row alone. Engine thread.
+// A row of a step has the same bits whatever else is in the step. So a verified guess is the token
+// that would have come, and a wrong guess costs its row alone. Engine thread.
 #ifndef BATON_SCHEDULER_PROPOSER_H_
 #define BATON_SCHEDULER_PROPOSER_H_
 

@@ -18,8 +18,8 @@ inline constexpr int kPairsPerChunk<PackedDigits::kThree> = 8;
 template <>
 inline constexpr int kPairsPerChunk<PackedDigits::kTwo> = 8;
 
-// 64 bytes for several uses. The compiler would load them again for each, and where they are not
-// aligned to a line, as in types with 32 bytes of scales a block, such a load counts twice.
+// 64 bytes for several uses. The compiler would load them again for each use. In types with 32
+// bytes of scales a block they cross a line, and such a load counts twice.
 BATON_INLINE I32x16 LoadOnce(const std::byte* p) {
   I32x16 v = LoadInts(p);
   KeepInRegister(&v);

@@ -4,8 +4,8 @@
 //
 // The order is that of rms_norm.cu, whose threads have eight elements each up to kMaxNormedDim: a
 // group's squares ascending by fma, groups of a warp by the tree 16, 8, 4, 2, 1, warps ascending.
-// Each cta of the second product adds up all squares of its rows (m k / 2 bytes through L2, under
-// its first weights), and norms its part of K on the way to shared memory.
+// Each cta of the second product adds up all squares of its rows: m k / 2 bytes through L2, while
+// its first weights come. It norms its part of K on the way to shared memory.
 #ifndef BATON_KERNELS_CUDA_GEMM_NORM_H_
 #define BATON_KERNELS_CUDA_GEMM_NORM_H_
 

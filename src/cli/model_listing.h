@@ -35,8 +35,8 @@ std::vector<ListedModel> ListModels(const std::string& folder);
 std::string IncompleteText(const ListedModel& model);
 
 // The model that `name` means: a name that ListModels shows, the path of any part of it inside
-// `folder`, or hf:ORG/REPO/FILE, hf:ORG/REPO:QUANT or hf:ORG/REPO by the rules of ChooseFile, which
-// passes over a model of which no file is whole where it finds another.
+// `folder`, or hf:ORG/REPO/FILE, hf:ORG/REPO:QUANT or hf:ORG/REPO by the rules of ChooseFile. A
+// model of which no file is whole is passed over where there is another.
 // NotFound names the nearest; errors of hub_model.h for hf: names. Nothing outside `folder` can be
 // named.
 StatusOr<ListedModel> FindModel(const std::string& folder, std::string_view name);

@@ -7,13 +7,13 @@
 // the budget names a processor for each core, whoever takes a seat moves to its processor.
 //
 // Invariants
-//  1. At most one thread of this member computes or spins on each core that the member holds, and
-//     none without a core, but for the owner's calls of the pool outside of steps (start-up).
+//  1. At most one thread of this member computes or spins on each core that the member holds. None
+//     does without a core, but for the owner's calls of the pool outside of steps (start-up).
 //  2. A borrowed core has a thread on it, or the owner gives it back when it is recalled: between
 //     two of its items, or before the next region. A thread that finds no work for
 //     ThreadPool::kSpinUs gives its borrowed core back unasked.
-//  3. While the member has no step it holds no core and has recalled none, as soon as its spinning
-//     threads have looked at their seat (well below 1 us for one that runs).
+//  3. While the member has no step it holds no core and has recalled none. This holds once its
+//     spinning threads have looked at their seat (well below 1 us for one that runs).
 //  4. BeginStep waits only while each core of the home is lent. It ends after the current work item
 //     of a holder; after about 2 ms when the holder is stopped or dead, since it takes the core
 //     then; and after kSeizeAfterUs in any case, when an item is that long.

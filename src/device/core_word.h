@@ -1,6 +1,6 @@
 // The state of one core of a budget as one 32-bit word, and the moves of that word as pure
-// functions. Everybody who moves a word does it with one compare-and-swap of the value that a
-// function here returns, so that a process killed at any instruction leaves a state of this file.
+// functions. Each move is one compare-and-swap of the value that a function here returns. So a
+// process that is killed at any instruction leaves a state of this file.
 //
 // A core is a right to run one compute thread; it is no processor number. Each core has a home: the
 // member (worker) that the split by flags gives it to.

@@ -27,9 +27,9 @@ class RowGain {
   // `elapsed_us` and gave `num_more` tokens more than it has rows without guesses.
   void Measure(uint32_t num_rows, uint32_t num_guesses, uint32_t num_more, int64_t elapsed_us);
 
-  // Whether `num_more` rows pay in a step of `num_rows` rows, of which `num_guesses` are guesses
-  // already and `expected` tokens are expected, when each guess is right with `acceptance` after
-  // right ones. `may_try`: rows may be tried whose time is not known, or whose guesses were wrong.
+  // Whether `num_more` rows of guesses pay in a step of `num_rows` rows that is expected to give
+  // `expected` tokens. After right guesses the next one is right with probability `acceptance`.
+  // `may_try`: rows may be tried whose time is not known, or whose guesses were wrong.
   bool Pays(uint32_t num_rows, uint32_t num_more, double expected, double acceptance,
             bool may_try) const;
 

@@ -35,8 +35,8 @@ namespace baton::model {
 
 // Whether products end with the work of the kernel after them: those of at most
 // kernels::cuda::kMaxJoinedRows rows do, where their weights are not packed. With at most
-// kMaxNormedRows rows they take part in norms too, where the device multiplies by wgmma, the model
-// is dense and of one rank and does not norm its branches.
+// kMaxNormedRows rows they take part in norms too. That needs a device that multiplies by wgmma,
+// and a dense model of one rank that does not norm its branches.
 enum class StepKernels : uint8_t { kApart, kJoined, kWithNorms };
 
 // Options of a device model; they decide its working memory.

@@ -7,9 +7,9 @@
 // Invariants
 //  1. No slice has more than ceil(states / slices) of them, so a state takes as few blocks as
 //     possible whatever the order of the layers is.
-//  2. The states of later layers lie in the same slice or in later ones. Within that and invariant
-//     1 a state lies as near as possible to the slice of the next layer of attention, or to the
-//     last slice where no layer of attention follows.
+//  2. The states of later layers lie in the same slice or in later ones. As far as that and
+//     invariant 1 allow, a state lies near the slice of the next layer of attention. Where none
+//     follows, it lies near the last slice.
 #ifndef BATON_MODEL_STATE_MAP_H_
 #define BATON_MODEL_STATE_MAP_H_
 

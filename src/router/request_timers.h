@@ -5,8 +5,8 @@
 // come without touching them: their records lie apart, a dozen cache lines each.
 //
 // Invariants
-//  1. A request that was added is looked at in the next Run, and then at each time that the look
-//     before has named, until a look says that it has ended.
+//  1. A request that was added is looked at in the next Run. Each look names the time of the next
+//     one, until a look says that the request has ended.
 //  2. After LookAtAll the next Run looks at every request.
 //  3. due_us() is the first time at which a request needs a look. A look that only finds out
 //     whether a timer has begun meanwhile waits for a Run that comes anyway.
