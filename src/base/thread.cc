@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <array>
 #include <string>
@@ -41,5 +42,8 @@ bool KeepThisThreadOn(std::span<const int> cpus) {
   }
   return pthread_setaffinity_np(pthread_self(), sizeof(set), set.data()) == 0;
 }
+
+// On Linux nice() is about one thread.
+void LowerThisThread(int steps) { (void)!::nice(steps); }
 
 }  // namespace baton

@@ -33,6 +33,10 @@ class Thread {
 // out processors that this process may not use. False, and nothing changes, when none is left.
 bool KeepThisThreadOn(std::span<const int> cpus);
 
+// Lowers the priority of the calling thread by `steps` (1 to 19, as nice(2) counts), and of threads
+// that it starts later. It stops at the lowest. Nothing changes where the system refuses.
+void LowerThisThread(int steps);
+
 }  // namespace baton
 
 #endif  // BATON_BASE_THREAD_H_

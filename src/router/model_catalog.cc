@@ -1,8 +1,5 @@
 #include "src/router/model_catalog.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <iterator>
@@ -201,6 +198,7 @@ void ModelCatalog::BuildFirstLocked() {
 void ModelCatalog::Loop() {
   MutexLock lock(mutex_);
   std::vector<SharedParts> dropped;
+  bool is_lowered = false;
   while (!stopping_) {
     const int64_t now_us = SystemClock().NowUs();
     TrimLocked(now_us, &dropped);
@@ -217,8 +215,8 @@ void ModelCatalog::Loop() {
       continue;
     }
     BuildFirstLocked();
-    // From now on below the threads that serve; without the right to do so it builds at theirs.
-    (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kBuildNice);
+    // From now on below the threads that serve.
+    if (!std::exchange(is_lowered, true)) LowerThisThread(kBuildNice);
   }
   std::vector<Waiting> left;
   while (!pending_.empty()) {

@@ -1,8 +1,5 @@
 #include "src/worker/late_work.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <utility>
 
 namespace baton::worker {
@@ -23,8 +20,7 @@ LateWork::~LateWork() {
 }
 
 void LateWork::Run() {
-  // Threads that a task starts have it too. Without the right to do so they run as all others.
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLateNice);
+  LowerThisThread(kLateNice);
   for (const Task& task : tasks_) {
     while (!stop_.load(std::memory_order_relaxed) && task()) {
     }

@@ -4,12 +4,16 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
+
+#include "src/base/thread.h"
 
 namespace baton::worker {
 namespace {
@@ -64,14 +68,24 @@ TEST(LateWorkTest, ItsEndWaitsForOneCallOnly) {
   for (const std::string& word : diary.WaitFor(2)) EXPECT_EQ(word, "fill");
 }
 
+int OwnNice() { return getpriority(PRIO_PROCESS, static_cast<id_t>(gettid())); }
+
+// Also in a worker that somebody started by nice(1).
 TEST(LateWorkTest, StepsComeFirst) {
-  const int own = getpriority(PRIO_PROCESS, static_cast<id_t>(gettid()));
-  Diary diary;
-  const LateWork work({[&] {
-    diary.Write(std::to_string(getpriority(PRIO_PROCESS, static_cast<id_t>(gettid()))));
-    return false;
-  }});
-  EXPECT_GT(std::stoi(diary.WaitFor(1)[0]), own);
+  for (const int steps : {0, 12}) {
+    std::thread worker([steps] {
+      if (steps > 0) LowerThisThread(steps);
+      constexpr int kLowest = 19;
+      const int above = std::min(OwnNice() + 1, kLowest);
+      Diary diary;
+      const LateWork work({[&] {
+        diary.Write(std::to_string(OwnNice()));
+        return false;
+      }});
+      EXPECT_GE(std::stoi(diary.WaitFor(1)[0]), above);
+    });
+    worker.join();
+  }
 }
 
 }  // namespace
