@@ -46,7 +46,6 @@ MAX_TOKENS = 1800
 SETTLED_TOKENS = 16
 TOKEN = b'"finish_reason":null'
 COUNTERS = ("wakeups", "preempted", "cpu_us", "waited_us")
-START_S = 60
 
 
 # The client: `token_trace.py --client PORT STREAMS SEED`. It says "running", then the number of

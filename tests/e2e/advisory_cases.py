@@ -12,7 +12,6 @@ import guard_cases
 
 KEY = "key-of-the-guards"
 HEADER_BYTES, HEADER_FIELDS = 16 << 10, 100
-BODY_BYTES = 8 << 20
 SALT_BYTES, CHOICES, PROMPTS, GRAMMAR_BYTES = 1024, 128, 1024, 1 << 20
 # Bytes whose own way through sockets and the JSON reader takes longer than a guard may.
 LARGE = 64 << 10

@@ -40,11 +40,6 @@ PATIENT = ("--queue-wait-ms", "600000", "--prefill-wait-ms", "600000")
 GOLDEN = ROOT / "tests" / "golden"
 # For what is the same with any model: its workers start with a quarter of the processor time.
 TINY = str(GOLDEN / "tiny_qwen2.gguf")
-# KV pools of workers whose test asks for no size: a worker's own pool has 1 GiB, and writing those
-# pages was the half of a start (0.8 of 1.8 s of processor time with a prefill and a decode worker).
-# They hold a sequence as long as the model allows.
-POOL = {MODEL: "256MiB"}
-GOLDEN_POOL = "16MiB"
 
 
 @functools.cache

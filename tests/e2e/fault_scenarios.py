@@ -25,7 +25,6 @@ from fault_work import (
     ended,
     interrupted,
     live_requests,
-    log_times,
     make_request,
     refused_slices,
     run_streams,
@@ -519,8 +518,3 @@ def rolling_restart(cluster, work, num_clients, leave):
         "problems": problems + load.problems,
         "clean_ms": ms(wait_clean(cluster)),
     }
-
-
-def refused_streams(cluster):
-    """Log lines of the router that name a request which ended badly."""
-    return [line for _, line in log_times(cluster, "router-0", r"request .* ends in ")]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 GROUP = 32
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
-SIZES = {"F16": 2, "I32": 4, "I64": 8}
 CONFIGS = {
     "awq": {"bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True},
     "gptq": {"bits": 4, "group_size": GROUP, "checkpoint_format": "gptq", "sym": False},
