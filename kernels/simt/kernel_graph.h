@@ -27,8 +27,6 @@ class KernelGraph {
   // Runs all of them in order, until one fails: its error.
   absl::Status Run() const;
 
-  size_t num_launches() const { return launches_.size(); }
-
  private:
   // As aligned as any kernel's parameters are.
   struct alignas(128) Chunk {

@@ -87,9 +87,6 @@ class AnswerGuides {
                                                 std::span<const TokenId> tokens,
                                                 AnswerGuide::OnReady on_ready = nullptr);
 
-  // Guides that wait for their first mask, without the one that is computed. Any thread.
-  size_t num_waiting() const { return first_masks_.size(); }
-
  private:
   friend class AnswerGuide;
   friend class GuideState;

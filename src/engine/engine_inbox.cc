@@ -11,10 +11,7 @@ EngineInbox::EngineInbox(size_t capacity) : capacity_(capacity) { events_.reserv
 bool EngineInbox::TryPost(EngineEvent event) {
   {
     MutexLock lock(mutex_);
-    if (closed_ || events_.size() >= capacity_) {
-      num_refused_.fetch_add(1, std::memory_order_relaxed);
-      return false;
-    }
+    if (closed_ || events_.size() >= capacity_) return false;
     events_.push_back(std::move(event));
     num_waiting_.store(events_.size(), std::memory_order_release);
     num_posted_.fetch_add(1, std::memory_order_release);

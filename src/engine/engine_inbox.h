@@ -49,7 +49,6 @@ class EngineInbox {
   bool closed() const;
   // Events ever taken in.
   uint64_t num_posted() const { return num_posted_.load(std::memory_order_acquire); }
-  uint64_t num_refused() const { return num_refused_.load(std::memory_order_relaxed); }
 
  private:
   void TakeLocked(std::vector<EngineEvent>* out) BATON_REQUIRES(mutex_);
@@ -57,7 +56,6 @@ class EngineInbox {
   const size_t capacity_;
   std::atomic<size_t> num_waiting_{0};
   std::atomic<uint64_t> num_posted_{0};
-  std::atomic<uint64_t> num_refused_{0};
 
   mutable Mutex mutex_;
   CondVar not_empty_;

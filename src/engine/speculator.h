@@ -45,8 +45,6 @@ class Speculator final : public scheduler::Proposer {
   void EndStep(const scheduler::BatchPlan& plan, std::span<const scheduler::ItemResult> results,
                int64_t elapsed_us);
 
-  const RowGain& gain() const { return gain_; }
-
  private:
   // Adds guesses for the choice to `out`, or tells why there are none.
   wire::GuessState Guess(const scheduler::Sequence& sequence, uint32_t max_tokens, Choice* choice,
