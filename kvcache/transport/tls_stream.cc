@@ -11,7 +11,6 @@
 #include <cstring>
 #include <utility>
 
-#include "src/base/check.h"
 #include "src/base/errno_text.h"
 
 namespace baton::kv {

@@ -13,7 +13,6 @@
 #include "src/api/tool_messages.h"
 #include "src/api/tool_params.h"
 #include "src/api/tool_request.h"
-#include "src/base/hex.h"
 #include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/numbered_text.h"

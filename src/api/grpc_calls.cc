@@ -16,7 +16,6 @@
 #include "src/api/idempotency_key.h"
 #include "src/api/prompt_fan_in.h"
 #include "src/api/read_json.h"
-#include "src/api/schema.h"
 #include "src/base/clock.h"
 #include "src/base/limits.h"
 #include "src/base/random.h"

@@ -5,7 +5,6 @@
 
 #include <new>
 
-#include "src/base/check.h"
 #include "src/base/instruction_sets.h"
 #include "src/base/xxh3_bodies.h"
 

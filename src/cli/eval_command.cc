@@ -10,7 +10,6 @@
 #include "src/cli/model_store.h"
 #include "src/cli/perplexity.h"
 #include "src/loadgen/report_files.h"
-#include "src/text/tokenizer.h"
 #include "src/text/utf8.h"
 
 namespace baton::cli {

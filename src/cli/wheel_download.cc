@@ -11,10 +11,8 @@
 #include "src/base/size_text.h"
 #include "src/cli/arrival.h"
 #include "src/cli/child_program.h"
-#include "src/cli/known_digest.h"
 #include "src/cli/part_file.h"
 #include "src/cli/replace_file.h"
-#include "src/cli/sha256.h"
 
 namespace baton::cli {
 namespace {

@@ -10,7 +10,6 @@
 #include "src/model/hf_folder.h"
 #include "src/model/model_config.h"
 #include "src/model/partial_file.h"
-#include "src/model/tensor_plan.h"
 #include "src/model/weight_checks.h"
 
 namespace baton::model {

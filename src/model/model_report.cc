@@ -10,7 +10,6 @@
 #include "src/model/hf_folder.h"
 #include "src/model/model_weights.h"
 #include "src/model/state_pools.h"
-#include "src/model/tensor_plan.h"
 #include "src/model/tokenizer_metadata.h"
 
 namespace baton::model {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "src/base/limits.h"
-#include "src/router/request_error.h"
 
 namespace baton::router {
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "src/base/limits.h"
-#include "src/base/log.h"
 #include "src/base/random.h"
 
 namespace baton::router {

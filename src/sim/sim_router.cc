@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "src/base/check.h"
 #include "src/sim/sim_codec.h"
 #include "src/sim/sim_worker.h"
 

@@ -1,6 +1,5 @@
 #include "src/text/grammar.h"
 
-#include "src/base/check.h"
 #include "src/text/hf/baton_grammar.h"
 #include "src/text/hf_bytes.h"
 

@@ -11,7 +11,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 
-#include "src/base/log.h"
 #include "src/base/quoted_text.h"
 #include "src/text/merge_list.h"
 #include "src/text/utf8.h"

@@ -1,6 +1,5 @@
 #include "src/worker/advertise.h"
 
-#include "kvcache/transport/transport_types.h"
 #include "src/base/host_port.h"
 #include "src/base/limits.h"
 #include "src/base/worker_id.h"

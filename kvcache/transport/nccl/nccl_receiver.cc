@@ -6,7 +6,6 @@
 
 #include "absl/container/flat_hash_set.h"
 
-#include "src/base/check.h"
 #include "src/base/limits.h"
 #include "src/base/log.h"
 

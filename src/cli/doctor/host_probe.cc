@@ -34,7 +34,6 @@
 #include "src/cli/doctor/proc_text.h"
 #include "src/cli/model_store.h"
 #include "src/cli/worker_flags.h"
-#include "src/device/device.h"
 #include "src/model/hf_folder.h"
 #include "src/model/model_report.h"
 #include "src/tls/tls_identity.h"

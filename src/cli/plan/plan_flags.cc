@@ -7,7 +7,6 @@
 #include "src/base/size_text.h"
 #include "src/cli/plan/plan_replay.h"
 #include "src/loadgen/quantity.h"
-#include "src/model/hf_folder.h"
 
 namespace baton::cli {
 
