@@ -117,7 +117,8 @@ void NameByTool(const std::vector<size_t>& callable, RequestError* error) {
   size_t branch = 0;
   std::from_chars(place.data(), place.data() + place.size(), branch);
   const size_t inside = place.find(kArguments);
-  if (branch == 0 || inside == std::string_view::npos) return;
+  const bool is_function = branch > 0 && branch <= callable.size();
+  if (!is_function || inside == std::string_view::npos) return;
   *error =
       ParametersError(callable[branch - 1], std::string(place.substr(inside + kArguments.size())));
 }
@@ -131,7 +132,7 @@ bool CheckIgnored(const std::vector<std::string>& ignored, const std::vector<siz
     if (!name.starts_with(kBranch)) continue;
     size_t branch = 0;
     std::from_chars(name.data() + kBranch.size(), name.data() + name.size(), branch);
-    if (branch == 0) continue;
+    if (branch == 0 || branch > callable.size()) continue;
     constexpr std::string_view kArguments = ".properties.arguments";
     const size_t at = name.find(kArguments);
     const std::string place = at == std::string::npos ? "" : name.substr(at + kArguments.size());
