@@ -20,13 +20,6 @@ constexpr std::string_view kAfterTools =
     "To call a function, answer with nothing but a JSON object of its name and its arguments: "
     "{\"name\": \"...\", \"arguments\": {...}}";
 
-const JsonValue* FindMember(const JsonValue::Object& members, std::string_view name) {
-  for (const auto& [key, value] : members) {
-    if (key == name) return &value;
-  }
-  return nullptr;
-}
-
 std::string TextOf(const JsonValue* value) {
   const std::string* text = value == nullptr ? nullptr : value->AsString();
   return text == nullptr ? "" : *text;

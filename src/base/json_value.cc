@@ -54,9 +54,12 @@ bool JsonValue::GetInteger(int64_t* out) const {
 
 const JsonValue* JsonValue::Find(std::string_view name) const {
   const Object* object = AsObject();
-  if (object == nullptr) return nullptr;
-  for (const Member& member : *object) {
-    if (member.first == name) return &member.second;
+  return object == nullptr ? nullptr : FindMember(*object, name);
+}
+
+const JsonValue* FindMember(const JsonValue::Object& members, std::string_view name) {
+  for (const auto& [key, value] : members) {
+    if (key == name) return &value;
   }
   return nullptr;
 }

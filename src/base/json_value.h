@@ -57,6 +57,9 @@ class JsonValue {
   std::variant<std::monostate, bool, int64_t, uint64_t, double, std::string, Array, Object> data_;
 };
 
+// The first member of this name; null when there is none.
+const JsonValue* FindMember(const JsonValue::Object& members, std::string_view name);
+
 // Appends `value` as JSON text without blanks. A double keeps its point or exponent, so that no
 // reader takes it for an integer. Text that is not UTF-8 is copied as it is.
 void AppendJson(const JsonValue& value, std::string* out);

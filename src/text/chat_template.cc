@@ -54,13 +54,6 @@ constexpr std::array<std::string_view, 8> kReserved = {"messages",
 constexpr std::array<std::string_view, 3> kThoughts = {"reasoning_content", "thinking",
                                                        "reasoning"};
 
-const JsonValue* FindMember(const JsonValue::Object& members, std::string_view name) {
-  for (const auto& [key, value] : members) {
-    if (key == name) return &value;
-  }
-  return nullptr;
-}
-
 // Writes the members of a JSON object.
 class MemberWriter {
  public:
