@@ -45,7 +45,6 @@ constexpr int64_t kIdlePollMs = 1000;
 // All children are asked every 5 s, or sooner so that the least silence fits into the timeout. One
 // that does not answer (CallAdmin: 3 s) leaves signals and deaths waiting, and makes 23 s of 15.
 constexpr int64_t kMaxAskPeriodUs = 5'000'000;
-constexpr int64_t kMaxLookUs = 1'000'000;
 constexpr int kMinSilences = 3;
 constexpr int64_t kKillAfterUs = 5'000'000;
 // A kill comes so long after a drain's own time: a router gives its last calls 2 s, twice.
