@@ -1,19 +1,17 @@
 #!/usr/bin/env bash
 # The long forms: everything of test.sh, the label long too, and 10,000 faults of NCCL; the build
 # with CUDA, which has to serve without a driver too; a million simulated requests and twenty more
-# seeds; the suite under
-# AddressSanitizer + UndefinedBehaviorSanitizer; our own threads under ThreadSanitizer; clang-tidy;
-# a link of the product that refuses two definitions of one name; clang's proof that each guarded
-# member is used with its mutex; the preset quick; the long fault run; the long
-# exploration of the hand-off and its mutation test; the CUDA kernels compiled for other
-# architectures than the one that is served; a minute of search for each fuzz target; clusters of
-# this build and the release before it; prompts of each architecture on every path, whose answers
-# must have the same bits; answers with schemas and tools whose worker dies at each
-# token; folders that an old and a new release of transformers save; the page at /ui in Chromium;
-# schemathesis against /openapi.json; two thousand guesses at what another tenant has in the cache;
-# the packages, installed and removed; `baton mcp` with the
-# protocol's own client; the examples and client libraries; and the Helm chart on a real Kubernetes
-# of two nodes.
+# seeds; the suite under AddressSanitizer + UndefinedBehaviorSanitizer; our own threads under
+# ThreadSanitizer; clang-tidy; a link of the product that refuses two definitions of one name;
+# clang's proof that each guarded member is used with its mutex; the preset quick; the long fault
+# run; the long exploration of the hand-off and its mutation test; the CUDA kernels compiled for
+# other architectures than the one that is served; a minute of search for each fuzz target; clusters
+# of this build and the release before it; prompts of each architecture on every path, whose answers
+# must have the same bits; answers with schemas and tools whose worker dies at each token; folders
+# that an old and a new release of transformers save; the page at /ui in Chromium; schemathesis
+# against /openapi.json; two thousand guesses at what another tenant has in the cache; the packages,
+# installed and removed; `baton mcp` with the protocol's own client; the examples and client
+# libraries; and the Helm chart on a real Kubernetes of two nodes.
 #   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|locks|quick|chaos|closure|mutation|
 #     archs|fuzz|wire|bits|guided|saves|templates|ui|openapi|timing|packages|mcp|clients|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
