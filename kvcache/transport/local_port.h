@@ -1,8 +1,8 @@
-// LocalPort and LocalCore: the inside of LocalHub. A port is one worker's transport; the core
-// is the turn that serves all ports of a hub. Internal to kvcache/transport.
+// LocalPort and LocalCore: the inside of LocalHub. A port is one worker's transport. The core
+// serves all ports of a hub, turn by turn. Internal to kvcache/transport.
 //
-// The core's serve mutex is held for a turn, and for a port's coming and going; it guards all that
-// the ports list as "served". Callers of a port only touch its inbox.
+// The core's serve mutex is held for a turn, and while a port joins or leaves. It guards all
+// members of the ports that are listed as "served". Callers of a port touch its inbox only.
 #ifndef BATON_KVCACHE_TRANSPORT_LOCAL_PORT_H_
 #define BATON_KVCACHE_TRANSPORT_LOCAL_PORT_H_
 
