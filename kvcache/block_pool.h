@@ -72,7 +72,7 @@ struct BlockCounts {
 
   uint32_t of(BlockState state) const { return by_state[static_cast<size_t>(state)]; }
   // Held by no request and no transfer; some may still wait for their memory.
-  uint32_t num_available() const { return of(BlockState::kFree) + of(BlockState::kCached); }
+  uint32_t num_unheld() const { return of(BlockState::kFree) + of(BlockState::kCached); }
   friend bool operator==(const BlockCounts&, const BlockCounts&) = default;
 };
 

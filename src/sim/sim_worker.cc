@@ -294,7 +294,7 @@ Status SimWorker::Audit() const {
 Status SimWorker::CheckEmpty() const {
   if (core_ == nullptr) return Unavailable("{} is dead", name());
   const BlockCounts& counts = core_->pool().Counts();
-  if (counts.num_available() != counts.total) {
+  if (counts.num_unheld() != counts.total) {
     std::string in_use;
     for (size_t i = 0; i < kNumBlockStates; ++i) {
       const uint32_t count = counts.by_state[i];

@@ -322,7 +322,7 @@ void WorkerAdmin::Refresh() {
   metrics_.stale_events_total->Add(now.stale_events - last_.stale_events);
   metrics_.prefill_backlog_seconds->Set(static_cast<double>(now.scheduler.backlog_us) * 1e-6);
   if (now.blocks.total > 0) {
-    metrics_.decode_kv_pressure->Set(1.0 - static_cast<double>(now.blocks.num_available()) /
+    metrics_.decode_kv_pressure->Set(1.0 - static_cast<double>(now.blocks.num_unheld()) /
                                                now.blocks.total);
   }
   if (rates_.read_bytes_per_s > 0) {

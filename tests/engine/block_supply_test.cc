@@ -93,7 +93,7 @@ TEST(BlockSupplyTest, APoolThatGetsNoMoreMemoryIsSmallerAndServes) {
   const EngineSnapshot snapshot = worker->core().Snapshot();
   EXPECT_EQ(snapshot.blocks.total, kBlocks);
   EXPECT_EQ(snapshot.blocks.of(BlockState::kQuarantined), kBlocks - kReady);
-  EXPECT_EQ(snapshot.blocks.num_available(), kReady);
+  EXPECT_EQ(snapshot.blocks.num_unheld(), kReady);
 
   const RequestSpec large = RequestOfManyChoices(99);
   worker->Start(large);

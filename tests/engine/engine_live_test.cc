@@ -87,7 +87,7 @@ TEST_F(EngineLiveTest, ManyThreadsPostAndEachRequestEndsOnce) {
     EXPECT_EQ(recorder_.Of({{number, 7}, 1}).num_terminal, 1u) << number;
   }
   const EngineSnapshot snapshot = engine_->Snapshot();
-  EXPECT_EQ(snapshot.blocks.num_available(), snapshot.blocks.total);
+  EXPECT_EQ(snapshot.blocks.num_unheld(), snapshot.blocks.total);
 }
 
 TEST_F(EngineLiveTest, DebugPagesShowLiveRequestsAndEveryBlock) {

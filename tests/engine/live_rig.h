@@ -118,7 +118,7 @@ class LiveWorker {
   bool WaitIdle() {
     for (int i = 0; i < 2000 * kPatienceFactor; ++i) {
       const EngineSnapshot snapshot = engine_->Snapshot();
-      if (engine_->IsIdle() && snapshot.blocks.num_available() == snapshot.blocks.total) {
+      if (engine_->IsIdle() && snapshot.blocks.num_unheld() == snapshot.blocks.total) {
         return true;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(10));

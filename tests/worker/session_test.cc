@@ -173,7 +173,7 @@ class SessionTest : public testing::Test {
   bool LedgerClears() {
     return Eventually([this] {
       const EngineSnapshot s = engine_->Snapshot();
-      return engine_->IsIdle() && s.num_requests == 0 && s.blocks.num_available() == s.blocks.total;
+      return engine_->IsIdle() && s.num_requests == 0 && s.blocks.num_unheld() == s.blocks.total;
     });
   }
   uint64_t NumOf(RequestState state) {

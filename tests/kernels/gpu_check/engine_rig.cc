@@ -94,11 +94,11 @@ absl::StatusOr<std::vector<TokenId>> EngineRig::End(const RequestSpec& spec, Req
 absl::Status EngineRig::WaitIdle() {
   for (int i = 0; i < kNumIdleWaits; ++i) {
     const BlockCounts blocks = Snapshot().blocks;
-    if (engine_->IsIdle() && blocks.num_available() == blocks.total) return absl::OkStatus();
+    if (engine_->IsIdle() && blocks.num_unheld() == blocks.total) return absl::OkStatus();
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   const BlockCounts blocks = Snapshot().blocks;
-  return Internal("{} of {} blocks are available when all is done", blocks.num_available(),
+  return Internal("{} of {} blocks are available when all is done", blocks.num_unheld(),
                   blocks.total);
 }
 
