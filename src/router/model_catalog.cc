@@ -30,11 +30,11 @@ constexpr int kBuildNice = 10;
 
 StatusOr<ModelCatalog::TextParts> ModelCatalog::Build(const Pending& pending,
                                                       const std::string& model_id) {
-  BATON_ASSIGN_OR_RETURN(TokenizerSpec spec, TokenizerSpec::Parse(pending.tokenizer));
-  if (const uint64_t id = TokenizerSpecId(spec); id != pending.tokenizer_id) {
+  if (const uint64_t id = TokenizerSpecId(pending.tokenizer); id != pending.tokenizer_id) {
     return InvalidArgument("tokenizer_id is {:016x}, but the tokenizer sent has {:016x}",
                            pending.tokenizer_id, id);
   }
+  BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, TokenizerSpec::Parse(pending.tokenizer));
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
   TextParts parts;
   if (!spec.chat_template.empty()) {

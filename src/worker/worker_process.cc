@@ -116,6 +116,7 @@ using text::GrammarCache;
 using text::ReadModelTokenizer;
 using text::Tokenizer;
 using text::TokenizerSpec;
+using text::TokenizerSpecId;
 using tls::TlsIdentity;
 
 namespace {
@@ -247,8 +248,8 @@ Status WorkerProcess::Parts::LoadModel() {
   BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadModelTokenizer(*file, config.model_path));
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
   eog_tokens.assign(tokenizer->eog_ids().begin(), tokenizer->eog_ids().end());
-  tokenizer_id = tokenizer->tokenizer_id();
   BATON_ASSIGN_OR_RETURN(tokenizer_bytes, spec.SerializeForHello());
+  tokenizer_id = TokenizerSpecId(tokenizer_bytes);
   MakePool();
   BATON_RETURN_IF_ERROR(LoadWeights(*file));
   loaded_unix_s = SystemClock().WallUnixMs() / 1000;

@@ -32,7 +32,7 @@ ModelClaim Claim(const std::string& variant = "") {
           .loaded_unix_s = 1,
           .max_context = kTestContext,
           .vocab_size = kTestVocab,
-          .tokenizer_id = TokenizerSpecId(spec),
+          .tokenizer_id = TokenizerSpecId(spec.Serialize()),
           .tokenizer = spec.Serialize()};
 }
 
@@ -79,7 +79,7 @@ TEST(ModelCatalogTest, TheTemplateForToolsIsCompiledToo) {
     TokenizerSpec spec = TestSpec();
     spec.named_templates = {{"rag", "R"}, {"tool_use", source}};
     ModelClaim claim = Claim();
-    claim.tokenizer_id = TokenizerSpecId(spec);
+    claim.tokenizer_id = TokenizerSpecId(spec.Serialize());
     claim.tokenizer = spec.Serialize();
     catalog.Resolve(std::move(claim), answers.Take());
     return answers.Wait(++count).back().value();
