@@ -112,6 +112,7 @@ using scheduler::RooflineModel;
 using scheduler::SchedulerConfig;
 using scheduler::StepShape;
 using scheduler::StepWeights;
+using text::EogTokensOf;
 using text::GrammarCache;
 using text::ReadModelTokenizer;
 using text::Tokenizer;
@@ -191,7 +192,8 @@ struct WorkerProcess::Parts {
   SchedulerConfig SchedulerOfModel() const;
   void EstimateSteps(SchedulerConfig* scheduler) const;
   Status MakeEngine();
-  StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOfGrammars() const;
+  StatusOr<std::shared_ptr<const Tokenizer>> BuildTokenizer() const;
+  void CheckTokenizer();
   Status TryOneToken();
   Status StartServer();
   void Register();
@@ -246,9 +248,8 @@ Status WorkerProcess::Parts::LoadModel() {
   if (!opened.ok()) return OfModel(opened.status());
   const std::unique_ptr<GgufFile> file = *std::move(opened);
   BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadModelTokenizer(*file, config.model_path));
-  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
-  eog_tokens.assign(tokenizer->eog_ids().begin(), tokenizer->eog_ids().end());
-  BATON_ASSIGN_OR_RETURN(tokenizer_bytes, spec.SerializeForHello());
+  BATON_ASSIGN_OR_RETURN(eog_tokens, EogTokensOf(spec));
+  BATON_ASSIGN_OR_RETURN(tokenizer_bytes, spec.SerializeUpToLimit());
   tokenizer_id = TokenizerSpecId(tokenizer_bytes);
   MakePool();
   BATON_RETURN_IF_ERROR(LoadWeights(*file));
@@ -443,7 +444,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   const auto on_step = [this](const StepShape& shape, int64_t elapsed_us) {
     admin->OnStep(shape, elapsed_us);
   };
-  grammars = std::make_unique<GrammarCache>([this] { return TokenizerOfGrammars(); });
+  grammars = std::make_unique<GrammarCache>([this] { return BuildTokenizer(); });
   guides = std::make_unique<AnswerGuides>(grammars.get(),
                                           [this](int64_t took_us) { admin->OnMask(took_us); });
   StageSink* const stages = device.accelerator == nullptr ? nullptr : device.accelerator->stages();
@@ -467,11 +468,23 @@ Status WorkerProcess::Parts::MakeEngine() {
   return OkStatus();
 }
 
-// Built with the first grammar: most workers never see one.
-StatusOr<std::shared_ptr<const Tokenizer>> WorkerProcess::Parts::TokenizerOfGrammars() const {
+// For grammars, with the first of them: most workers never see one.
+StatusOr<std::shared_ptr<const Tokenizer>> WorkerProcess::Parts::BuildTokenizer() const {
   BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, TokenizerSpec::Parse(tokenizer_bytes));
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
   return std::shared_ptr<const Tokenizer>(std::move(tokenizer));
+}
+
+// A tokenizer that cannot be built ends the worker, for the reason that a router would refuse it
+// for. To build it takes longer than the rest of reading a small model's file, and no request waits
+// for it: the router that sends one has built it from the same bytes.
+void WorkerProcess::Parts::CheckTokenizer() {
+  const Status status = BuildTokenizer().status();
+  // Parsing the model file and its tokenizer leaves tens of MB of free memory in the heap.
+  (void)::malloc_trim(0);
+  if (status.ok()) return;
+  MutexLock lock(registration_mutex);
+  failure = status;
 }
 
 // A worker that is ready has produced a token: with these weights, on this device, in this pool.
@@ -708,14 +721,16 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   BATON_RETURN_IF_ERROR(p.engine->Start());
   BATON_RETURN_IF_ERROR(p.StartServer());
   p.late_work = std::make_unique<LateWork>(std::vector<LateWork::Task>{
+      [&p] {
+        if (p.colocation.first == nullptr) p.CheckTokenizer();  // both have the same one
+        return false;
+      },
       [&p] { return p.kv->FillNext(); },
       [&p] {
         p.admin->SetRates(MeasureRates(*p.model, p.pool->num_threads()));
         return false;
       }});
   p.Register();
-  // Parsing the model file and its tokenizer leaves tens of MB of free memory in the heap.
-  (void)::malloc_trim(0);
   const KvMemory& pool = p.kv->store()->memory();
   BATON_LOG_INFO("{} serves {} at {}: {}, {}, {} blocks of {} tokens ({}), weights {}",
                  p.config.worker_id, p.config.model_id, p.grpc_address, p.ThreadsText(),
