@@ -24,6 +24,10 @@ inline constexpr char kReportFdVariable[] = "BATON_REPORT_FD";
 // of that file, which stays what it is when another file gets its name, and the model's id.
 inline constexpr char kModelFdVariable[] = "BATON_MODEL_FD";
 
+// Name of the variable that the router of `serve` has when a MODEL is one file: descriptors of such
+// files, with blanks between. It builds their tokenizers while the workers start.
+inline constexpr char kTokenizerFdsVariable[] = "BATON_TOKENIZER_FDS";
+
 // Name of the variable that a worker of `serve` has when it shares cores with others: "FD MEMBER",
 // the core budget (src/device/core_budget.h) and its place in it. A process of two workers has the
 // place after it too.
@@ -49,6 +53,7 @@ struct ChildSpec {
   std::string log_file;           // stdout and stderr are appended here
   int model_fd = -1;              // the model's file, which the child inherits; -1 = none
   std::string model_id;           // with model_fd
+  std::vector<int> tokenizer_fds; // files of models, which the child inherits
   int cores_fd = -1;              // the core budget, which the child inherits; -1 = none
   uint32_t core_member = 0;       // with cores_fd: of its first worker
   int weights_fd = -1;            // memory for packed weights, which the child inherits; -1 = none
