@@ -53,11 +53,12 @@ struct ChildSpec {
   std::string log_file;           // stdout and stderr are appended here
   int model_fd = -1;              // the model's file, which the child inherits; -1 = none
   std::string model_id;           // with model_fd
-  std::vector<int> tokenizer_fds; // files of models, which the child inherits
   int cores_fd = -1;              // the core budget, which the child inherits; -1 = none
   uint32_t core_member = 0;       // with cores_fd: of its first worker
   int weights_fd = -1;            // memory for packed weights, which the child inherits; -1 = none
   bool weights_need_huge_pages = true;  // with weights_fd
+  // Files of models whose tokenizers it builds, which the child inherits.
+  std::vector<int> tokenizer_fds;
   // Where that file cannot be opened they are this process's stderr.
   bool starts_without_log = false;
 };
