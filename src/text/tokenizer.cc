@@ -162,7 +162,7 @@ StatusOr<std::optional<TokenId>> CheckedId(const std::optional<uint32_t>& id, co
   return std::optional<TokenId>(static_cast<TokenId>(*id));
 }
 
-// What a spec says of single tokens.
+// The tokens that a spec names, and what ends a generation.
 struct SpecialIds {
   std::optional<TokenId> bos;
   std::optional<TokenId> eos;

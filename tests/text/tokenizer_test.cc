@@ -336,7 +336,7 @@ TEST(TokenizerTest, BadSpecsGiveOneClearError) {
     ASSERT_FALSE(tokenizer.ok()) << bad.name;
     EXPECT_EQ(tokenizer.status().code(), bad.code) << bad.name;
     EXPECT_THAT(std::string(tokenizer.status().message()), HasSubstr(bad.message)) << bad.name;
-    // What it does not look at, tokens and merges, it takes.
+    // Faults of tokens and merges are not looked for.
     const auto ends = EogTokensOf(spec);
     if (!ends.ok()) {
       EXPECT_EQ(ends.status(), tokenizer.status()) << bad.name;
