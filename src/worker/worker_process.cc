@@ -453,10 +453,12 @@ Status WorkerProcess::Parts::MakeEngine() {
   return OkStatus();
 }
 
-// A tokenizer that cannot be built ends the worker. No request waits for it: a router that sends
-// one has built it from the same bytes.
+// A tokenizer that cannot be built ends the worker. A router that has taken it, and so may send it
+// requests, has built the tokenizer from the same bytes.
 void WorkerProcess::Parts::CheckTokenizer() {
-  const Status status = text.Build().status();
+  const std::shared_ptr<Registration> current = CurrentRegistration();
+  const bool is_taken = current != nullptr && current->state().ok();
+  const Status status = is_taken ? OkStatus() : text.Build().status();
   // Parsing the model file and its tokenizer leaves tens of MB of free memory in the heap.
   (void)::malloc_trim(0);
   if (status.ok()) return;
@@ -698,13 +700,13 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   BATON_RETURN_IF_ERROR(p.engine->Start());
   BATON_RETURN_IF_ERROR(p.StartServer());
   p.late_work = std::make_unique<LateWork>(std::vector<LateWork::Task>{
-      [&p] {
-        if (p.colocation.first == nullptr) p.CheckTokenizer();  // both have the same one
-        return false;
-      },
       [&p] { return p.kv->FillNext(); },
       [&p] {
         p.admin->SetRates(MeasureRates(*p.model, p.pool->num_threads()));
+        return false;
+      },
+      [&p] {
+        if (p.colocation.first == nullptr) p.CheckTokenizer();  // both have the same one
         return false;
       }});
   p.Register();
