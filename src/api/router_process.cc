@@ -144,7 +144,8 @@ class RouterProcessImpl final : public RouterProcess {
         incarnation_(RandomIncarnation()),
         inbox_(std::make_shared<RouterInbox>()),
         connector_(inbox_, incarnation_, config.tls, config.wire),
-        registry_service_(inbox_, incarnation_, !config.tls.empty(), config.wire) {
+        registry_service_(inbox_, incarnation_, !config.tls.empty(), config.wire,
+                          config.expected_tokenizers) {
     metrics_.SetConstantLabel("role", "router");
     metrics_.SetConstantLabel("worker", "router-0");
     metrics_.SetConstantLabel("model", "");

@@ -8,12 +8,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "src/base/keepalive.h"
 #include "src/base/status.h"
 #include "src/base/wire_versions.h"
 #include "src/http/site_rules.h"
 #include "src/obs/metric_aliases.h"
+#include "src/router/model_catalog.h"
 #include "src/router/router_core.h"
 #include "src/text/tools/tool_style.h"
 #include "src/tls/tls_files.h"
@@ -30,6 +32,8 @@ struct RouterConfig {
   tls::TlsFiles tls;
   bool serves_https = false;  // the HTTP port speaks TLS too, with the same files
   router::RouterCoreConfig core;
+  // Read and built at once, so that the first workers' hellos need not wait for it.
+  std::vector<router::TokenizerSource> expected_tokenizers;
   // After the first SIGTERM new connections are still accepted for this long, until load balancers
   // have seen that readiness is gone.
   int64_t drain_grace_us = 5'000'000;

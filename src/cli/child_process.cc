@@ -5,13 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <span>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 
 #include "src/base/errno_text.h"
@@ -29,11 +30,13 @@ std::vector<std::string> ChildEnvironment(const ChildSpec& spec, int report_fd) 
   const std::string model = std::string(kModelFdVariable) + "=";
   const std::string cores = std::string(kCoresFdVariable) + "=";
   const std::string weights = std::string(kWeightsFdVariable) + "=";
+  const std::string tokenizers = std::string(kTokenizerFdsVariable) + "=";
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     const bool is_ours = text.starts_with(report) || text.starts_with(model) ||
-                         text.starts_with(cores) || text.starts_with(weights);
+                         text.starts_with(cores) || text.starts_with(weights) ||
+                         text.starts_with(tokenizers);
     if (!is_ours) variables.emplace_back(text);
   }
   variables.push_back(report + std::to_string(report_fd));
@@ -47,6 +50,9 @@ std::vector<std::string> ChildEnvironment(const ChildSpec& spec, int report_fd) 
     variables.push_back(fmt::format("{}{} {}", weights, spec.weights_fd,
                                     spec.weights_need_huge_pages ? "huge" : "any"));
   }
+  if (!spec.tokenizer_fds.empty()) {
+    variables.push_back(tokenizers + absl::StrJoin(spec.tokenizer_fds, " "));
+  }
   return variables;
 }
 
@@ -59,7 +65,7 @@ struct ExecArgs {
 };
 
 // In the child, between fork and exec: only async-signal-safe calls.
-[[noreturn]] void ExecChild(ExecArgs args, int log_fd, std::array<int, 4> kept, pid_t parent) {
+[[noreturn]] void ExecChild(ExecArgs args, int log_fd, std::span<const int> kept, pid_t parent) {
   ::setpgid(0, 0);
   DieWithParent(parent);
   sigset_t none;
@@ -127,11 +133,12 @@ StatusOr<ChildProcess> ChildProcess::Start(const ChildSpec& spec) {
   envp.reserve(variables.size() + 1);
   for (std::string& variable : variables) envp.push_back(variable.data());
   envp.push_back(nullptr);
+  std::vector<int> kept = spec.tokenizer_fds;
+  kept.insert(kept.end(), {writer.get(), spec.model_fd, spec.cores_fd, spec.weights_fd});
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid == 0) {
-    ExecChild({.argv = argv.data(), .envp = envp.data()}, log.get(),
-              {writer.get(), spec.model_fd, spec.cores_fd, spec.weights_fd}, parent);
+    ExecChild({.argv = argv.data(), .envp = envp.data()}, log.get(), kept, parent);
   }
   if (pid < 0) return Unavailable("fork: {}", ErrnoText(errno));
   ChildProcess process(pid, std::move(reader));

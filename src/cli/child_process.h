@@ -24,6 +24,10 @@ inline constexpr char kReportFdVariable[] = "BATON_REPORT_FD";
 // of that file, which stays what it is when another file gets its name, and the model's id.
 inline constexpr char kModelFdVariable[] = "BATON_MODEL_FD";
 
+// Name of the variable that the router of `serve` has when a MODEL is one file: descriptors of such
+// files, with blanks between. It builds their tokenizers while the workers start.
+inline constexpr char kTokenizerFdsVariable[] = "BATON_TOKENIZER_FDS";
+
 // Name of the variable that a worker of `serve` has when it shares cores with others: "FD MEMBER",
 // the core budget (src/device/core_budget.h) and its place in it. A process of two workers has the
 // place after it too.
@@ -53,6 +57,8 @@ struct ChildSpec {
   uint32_t core_member = 0;       // with cores_fd: of its first worker
   int weights_fd = -1;            // memory for packed weights, which the child inherits; -1 = none
   bool weights_need_huge_pages = true;  // with weights_fd
+  // Files of models whose tokenizers it builds, which the child inherits.
+  std::vector<int> tokenizer_fds;
   // Where that file cannot be opened they are this process's stderr.
   bool starts_without_log = false;
 };

@@ -1,10 +1,21 @@
 // `baton router`: the process that clients talk to.
+#include <fcntl.h>
 #include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 
 #include "src/api/router_process.h"
 #include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/open_files.h"
+#include "src/base/unique_fd.h"
 #include "src/cli/child_process.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
@@ -15,14 +26,22 @@
 #include "src/cli/site_flags.h"
 #include "src/cli/telemetry_flags.h"
 #include "src/cli/worker_flags.h"
+#include "src/model/hf_folder.h"
+#include "src/model/model_config.h"
+#include "src/model/tokenizer_metadata.h"
 #include "src/router/known_models.h"
+#include "src/text/spec_from_metadata.h"
 
 namespace baton::cli {
 
 using api::RouterConfig;
 using api::RouterProcess;
 using http::SiteRules;
+using model::OpenModelFile;
 using router::ServiceObjective;
+using router::TokenizerSource;
+using text::ReadModelTokenizer;
+using text::TokenizerSpec;
 using tls::CheckTlsFlags;
 
 namespace {
@@ -63,6 +82,29 @@ void Declare(FlagSet& flags, RouterFlags& f) {
   AddForeignHints(flags);
   AddServeFlagsElsewhere(flags);
   flags.AddHint("--model", "a router learns its models from its workers");
+}
+
+// The tokenizers of the models that `serve` gives to its workers; none in other processes.
+std::vector<TokenizerSource> InheritedTokenizers() {
+  std::vector<TokenizerSource> sources;
+  const char* const text = std::getenv(kTokenizerFdsVariable);
+  if (text == nullptr) return sources;
+  const std::vector<std::string> words = absl::StrSplit(text, ' ');
+  for (const std::string& word : words) {
+    int fd = -1;
+    if (!absl::SimpleAtoi(word, &fd) || ::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+      BATON_LOG_WARN("{}={}: {} is no descriptor", kTokenizerFdsVariable, text, word);
+      continue;
+    }
+    sources.push_back([file = std::make_shared<UniqueFd>(fd)]() -> StatusOr<std::string> {
+      const UniqueFd open = std::move(*file);  // until it is read
+      const std::string path = fmt::format("/proc/self/fd/{}", open.get());
+      BATON_ASSIGN_OR_RETURN(const auto model, OpenModelFile(path));
+      BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadModelTokenizer(*model, path));
+      return spec.SerializeUpToLimit();
+    });
+  }
+  return sources;
 }
 
 }  // namespace
@@ -113,6 +155,7 @@ int RunRouter(const std::vector<std::string>& args) {
   const StatusOr<std::string> secret = ReadClusterSecret(f.secret_file);
   if (!secret.ok()) return Fail("router", secret.status());
   f.config.core.cluster_secret = *secret;
+  f.config.expected_tokenizers = InheritedTokenizers();
   RaiseOpenFilesLimit();
   RoleSignals signals;
   StatusOr<std::unique_ptr<RouterProcess>> router = RouterProcess::Start(f.config);

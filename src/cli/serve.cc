@@ -613,6 +613,7 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const std::vector<ServedModel>
                         "--log-level=" + f.tuning.log_level};
   for (const ServedModel& model : models) {
     config.router.args.push_back("--expect-model=" + model.file.id);
+    if (model.fd.valid()) config.router.tokenizer_fds.push_back(model.fd.get());
   }
   AppendRouterTuning(f.router, config.router.args);
   AppendObjective(f.objective, config.router.args);

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "baton/v1/worker.grpc.pb.h"
 #include "src/base/ids.h"
@@ -33,11 +35,13 @@ RegistrationEnd EndOfRegistration(const Status& fault);
 class GrpcRegistryService final : public v1::RouterRegistry::CallbackService {
  public:
   GrpcRegistryService(std::shared_ptr<RouterInbox> inbox, Incarnation router_incarnation,
-                      bool wants_certificates = false, const WireRange& wire = kWireVersions)
+                      bool wants_certificates = false, const WireRange& wire = kWireVersions,
+                      std::vector<TokenizerSource> expected_tokenizers = {})
       : inbox_(std::move(inbox)),
         router_incarnation_(router_incarnation),
         wants_certificates_(wants_certificates),
-        wire_(wire) {}
+        wire_(wire),
+        catalog_(std::move(expected_tokenizers)) {}
 
   grpc::ServerBidiReactor<v1::WorkerReport, v1::RouterDirective>* Register(
       grpc::CallbackServerContext* context) override;

@@ -27,11 +27,11 @@ constexpr int kBuildNice = 10;
 
 StatusOr<ModelCatalog::TextParts> ModelCatalog::Build(const Pending& pending,
                                                       const std::string& model_id) {
-  BATON_ASSIGN_OR_RETURN(TokenizerSpec spec, TokenizerSpec::Parse(pending.tokenizer));
-  if (const uint64_t id = TokenizerSpecId(spec); id != pending.tokenizer_id) {
+  if (const uint64_t id = TokenizerSpecId(pending.tokenizer); id != pending.tokenizer_id) {
     return InvalidArgument("tokenizer_id is {:016x}, but the tokenizer sent has {:016x}",
                            pending.tokenizer_id, id);
   }
+  BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, TokenizerSpec::Parse(pending.tokenizer));
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
   TextParts parts;
   if (!spec.chat_template.empty()) {
@@ -87,8 +87,9 @@ ModelCatalog::Resolved ModelCatalog::InfoOf(const ModelClaim& claim, const Share
   return std::shared_ptr<const ModelInfo>(std::move(info));
 }
 
-ModelCatalog::ModelCatalog() {
-  thread_ = Thread("model-text", [this] { Loop(); });
+ModelCatalog::ModelCatalog(std::vector<TokenizerSource> expected) {
+  if (expected.size() > kMaxKept) expected.resize(kMaxKept);
+  thread_ = Thread("model-text", [this, expected = std::move(expected)] { Loop(expected); });
 }
 
 ModelCatalog::~ModelCatalog() {
@@ -195,7 +196,31 @@ void ModelCatalog::BuildFirstLocked() {
   mutex_.Lock();
 }
 
-void ModelCatalog::Loop() {
+StatusOr<ModelCatalog::SharedParts> ModelCatalog::BuildExpected(const TokenizerSource& source,
+                                                                uint64_t* id) {
+  BATON_ASSIGN_OR_RETURN(std::string bytes, source());
+  *id = TokenizerSpecId(bytes);
+  const Pending expected = {.tokenizer_id = *id, .tokenizer = std::move(bytes), .claims = {}};
+  BATON_ASSIGN_OR_RETURN(TextParts parts, Build(expected, "to come"));
+  return std::make_shared<const TextParts>(std::move(parts));
+}
+
+void ModelCatalog::KeepExpected(const TokenizerSource& source) {
+  uint64_t id = 0;
+  StatusOr<SharedParts> parts = BuildExpected(source, &id);
+  if (!parts.ok()) {
+    BATON_LOG_INFO("a tokenizer is built when a worker brings it: {}",
+                   std::string(parts.status().message()));
+    return;
+  }
+  BATON_LOG_DEBUG("tokenizer {:016x} is there before a worker brings it", id);
+  MutexLock lock(mutex_);
+  parts_[id] = *parts;
+  KeepLocked(id, *std::move(parts));
+}
+
+void ModelCatalog::Loop(const std::vector<TokenizerSource>& expected) {
+  for (const TokenizerSource& source : expected) KeepExpected(source);
   MutexLock lock(mutex_);
   std::vector<SharedParts> dropped;
   bool is_lowered = false;

@@ -3,7 +3,8 @@
 //
 // A tokenizer of 200,000 tokens takes a second of a whole processor to build. The catalog builds it
 // on a thread of its own ("model-text"). The router's start waits for the first tokenizer. After it
-// the thread has a lower priority than those that keep the leases of the workers alive.
+// the thread has a lower priority than those that keep the leases of the workers alive. Tokenizers
+// that are expected are built before any worker says hello, while workers read their weights.
 //
 // Invariants
 //  1. Each `done` is called once: on the caller's thread when the tokenizer is there or the claim
@@ -45,6 +46,9 @@ struct ModelClaim {
   std::string tokenizer;  // serialized TokenizerSpec
 };
 
+// Reads a serialized TokenizerSpec.
+using TokenizerSource = std::function<StatusOr<std::string>()>;
+
 // See the file comment.
 class ModelCatalog {
  public:
@@ -57,7 +61,9 @@ class ModelCatalog {
   static constexpr size_t kMaxKept = 4;                          // tokenizers
   static constexpr int64_t kKeepUs = 600'000'000;
 
-  ModelCatalog();
+  // `expected`: of the first kMaxKept the bytes that workers will bring. Called on the catalog's
+  // thread. What comes of them decides nothing: a worker's own bytes do.
+  explicit ModelCatalog(std::vector<TokenizerSource> expected = {});
   // Ends what waits with Unavailable.
   ~ModelCatalog();
 
@@ -95,7 +101,10 @@ class ModelCatalog {
   // `model_id`: for the log.
   static StatusOr<TextParts> Build(const Pending& pending, const std::string& model_id);
   static Resolved InfoOf(const ModelClaim& claim, const SharedParts& parts);
-  void Loop();
+  void Loop(const std::vector<TokenizerSource>& expected);
+  // `*id`: its TokenizerSpecId.
+  static StatusOr<SharedParts> BuildExpected(const TokenizerSource& source, uint64_t* id);
+  void KeepExpected(const TokenizerSource& source);
   // Takes `claim` and `done` into pending_. False: there is no place.
   bool AddLocked(ModelClaim& claim, Done& done) BATON_REQUIRES(mutex_);
   // Builds the first tokenizer that waits, and releases the mutex meanwhile.

@@ -135,13 +135,21 @@ StatusOr<std::vector<TokenType>> ReadTypes(const TokenizerSpec& spec) {
     // 0 is "undefined": nothing is known against it.
     if (type != 0) types[id] = static_cast<TokenType>(type);
     if (types[id] != TokenType::kControl && IsEogText(spec.tokens[id])) {
-      BATON_LOG_WARN("token {} {} is not marked as a control token; it is taken as one", id,
-                     QuotedForMessage(spec.tokens[id]));
       types[id] = TokenType::kControl;
     }
     if (spec.tokens[id].empty()) types[id] = TokenType::kUnused;
   }
   return types;
+}
+
+void WarnOfUnmarked(const TokenizerSpec& spec, std::span<const TokenType> types) {
+  for (size_t id = 0; id < types.size(); ++id) {
+    if (types[id] != TokenType::kControl) continue;
+    const int32_t type = spec.token_types.empty() ? 0 : spec.token_types[id];
+    if (type == static_cast<int32_t>(TokenType::kControl)) continue;
+    BATON_LOG_WARN("token {} {} is not marked as a control token; it is taken as one", id,
+                   QuotedForMessage(spec.tokens[id]));
+  }
 }
 
 StatusOr<std::optional<TokenId>> CheckedId(const std::optional<uint32_t>& id, const char* key,
@@ -154,28 +162,90 @@ StatusOr<std::optional<TokenId>> CheckedId(const std::optional<uint32_t>& id, co
   return std::optional<TokenId>(static_cast<TokenId>(*id));
 }
 
+// The tokens that a spec names, and what ends a generation.
+struct SpecialIds {
+  std::optional<TokenId> bos;
+  std::optional<TokenId> eos;
+  std::optional<TokenId> pad;
+  bool add_bos = false;
+  bool add_eos = false;
+  std::vector<TokenId> eog;  // ascending
+};
+
+StatusOr<SpecialIds> ReadSpecialIds(const TokenizerSpec& spec, std::span<const TokenType> types,
+                                    bool default_add_bos) {
+  const size_t size = types.size();
+  SpecialIds ids;
+  BATON_ASSIGN_OR_RETURN(ids.bos, CheckedId(spec.bos_id, "bos_token_id", size));
+  BATON_ASSIGN_OR_RETURN(ids.eos, CheckedId(spec.eos_id, "eos_token_id", size));
+  BATON_ASSIGN_OR_RETURN(ids.pad, CheckedId(spec.pad_id, "padding_token_id", size));
+  BATON_ASSIGN_OR_RETURN(const auto eot, CheckedId(spec.eot_id, "eot_token_id", size));
+  BATON_ASSIGN_OR_RETURN(const auto eom, CheckedId(spec.eom_id, "eom_token_id", size));
+  BATON_RETURN_IF_ERROR(CheckedId(spec.unk_id, "unknown_token_id", size).status());
+  ids.add_bos = spec.add_bos.value_or(default_add_bos && ids.bos.has_value());
+  ids.add_eos = spec.add_eos.value_or(false);
+  if (ids.add_bos && !ids.bos) {
+    return InvalidArgument("tokenizer.ggml.add_bos_token is set, but there is no bos_token_id");
+  }
+  if (ids.add_eos && !ids.eos) {
+    return InvalidArgument("tokenizer.ggml.add_eos_token is set, but there is no eos_token_id");
+  }
+
+  bool has_return = false;
+  bool has_call = false;
+  for (size_t id = 0; id < size; ++id) {
+    if (types[id] != TokenType::kControl) continue;
+    has_return |= spec.tokens[id] == "<|return|>";
+    has_call |= spec.tokens[id] == "<|call|>";
+  }
+  const auto named = std::array{ids.eos, eot, eom};
+  for (size_t id = 0; id < size; ++id) {
+    const auto token = static_cast<TokenId>(id);
+    bool ends = std::find(named.begin(), named.end(), token) != named.end();
+    if (types[id] == TokenType::kControl && IsEogText(spec.tokens[id])) {
+      // In the harmony format <|end|> ends one message of several in a turn.
+      ends |= !(has_return && has_call && spec.tokens[id] == "<|end|>");
+    }
+    if (ends) ids.eog.push_back(token);
+  }
+  return ids;
+}
+
+// The default of add_bos, the split rule and more, by the kind of tokenizer.
+StatusOr<PreTokenizer> PreTokenizerOf(const TokenizerSpec& spec) {
+  if (spec.model == "llama" || spec.model == kGemma4Model) {
+    return PreTokenizer{.default_add_bos = true};
+  }
+  if (spec.model == "gpt2") return FindPreTokenizer(spec.pre);
+  return Unimplemented(
+      "tokenizer.ggml.model {} is not supported; this build has \"gpt2\" (byte-level BPE), "
+      "\"llama\" and \"gemma4\" (SentencePiece-style BPE)",
+      QuotedForMessage(spec.model));
+}
+
 }  // namespace
 
 bool IsEogText(std::string_view text) {
   return std::find(kEogTexts.begin(), kEogTexts.end(), text) != kEogTexts.end();
 }
 
+StatusOr<std::vector<TokenId>> EogTokensOf(const TokenizerSpec& spec) {
+  BATON_ASSIGN_OR_RETURN(const PreTokenizer pre_tokenizer, PreTokenizerOf(spec));
+  BATON_RETURN_IF_ERROR(CheckCounts(spec));
+  BATON_ASSIGN_OR_RETURN(const std::vector<TokenType> types, ReadTypes(spec));
+  BATON_ASSIGN_OR_RETURN(SpecialIds ids,
+                         ReadSpecialIds(spec, types, pre_tokenizer.default_add_bos));
+  return std::move(ids.eog);
+}
+
 StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec& spec) {
+  BATON_ASSIGN_OR_RETURN(const PreTokenizer pre_tokenizer, PreTokenizerOf(spec));
   const bool is_gemma4 = spec.model == kGemma4Model;
   const bool is_spm = spec.model == "llama" || is_gemma4;
-  if (!is_spm && spec.model != "gpt2") {
-    return Unimplemented(
-        "tokenizer.ggml.model {} is not supported; this build has \"gpt2\" (byte-level BPE), "
-        "\"llama\" and \"gemma4\" (SentencePiece-style BPE)",
-        QuotedForMessage(spec.model));
-  }
-  PreTokenizer pre_tokenizer = {.default_add_bos = true};
-  if (!is_spm) {
-    BATON_ASSIGN_OR_RETURN(pre_tokenizer, FindPreTokenizer(spec.pre));
-  }
   BATON_RETURN_IF_ERROR(CheckCounts(spec));
   BATON_RETURN_IF_ERROR(CheckTokens(spec));
   BATON_ASSIGN_OR_RETURN(const std::vector<TokenType> types, ReadTypes(spec));
+  WarnOfUnmarked(spec, types);
   auto tokenizer = std::unique_ptr<Tokenizer>(new Tokenizer);
   tokenizer->is_spm_ = is_spm;
   tokenizer->literals_in_plain_ = is_spm && !is_gemma4 && !spec.user_defined_as_written;
@@ -188,13 +258,20 @@ StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec& spec
     tokenizer->adds_prefix_first_ = spec.adds_prefix_first;
   }
   BATON_RETURN_IF_ERROR(tokenizer->SetVocabulary(spec, types));
-  BATON_RETURN_IF_ERROR(tokenizer->SetSpecialIds(spec, types, pre_tokenizer.default_add_bos));
+  BATON_ASSIGN_OR_RETURN(SpecialIds ids,
+                         ReadSpecialIds(spec, types, pre_tokenizer.default_add_bos));
+  tokenizer->bos_id_ = ids.bos;
+  tokenizer->eos_id_ = ids.eos;
+  tokenizer->pad_id_ = ids.pad;
+  tokenizer->add_bos_ = ids.add_bos;
+  tokenizer->add_eos_ = ids.add_eos;
+  for (const TokenId id : ids.eog) tokenizer->flags_[id].eog = true;
+  tokenizer->eog_ids_ = std::move(ids.eog);
   if (is_spm) {
     BATON_ASSIGN_OR_RETURN(tokenizer->encoder_, CreateSpmEncoder(spec, types));
   } else {
     BATON_ASSIGN_OR_RETURN(tokenizer->encoder_, CreateBpeEncoder(spec, types, pre_tokenizer));
   }
-  tokenizer->tokenizer_id_ = TokenizerSpecId(spec);
   return tokenizer;
 }
 
@@ -247,45 +324,6 @@ StatusOr<std::string> Tokenizer::NormalizedLiteral(std::string_view token) const
 void Tokenizer::AppendToken(std::string_view bytes) {
   bytes_.append(bytes);
   ends_.push_back(static_cast<uint32_t>(bytes_.size()));
-}
-
-Status Tokenizer::SetSpecialIds(const TokenizerSpec& spec, std::span<const TokenType> types,
-                                bool default_add_bos) {
-  const size_t size = vocab_size();
-  BATON_ASSIGN_OR_RETURN(bos_id_, CheckedId(spec.bos_id, "bos_token_id", size));
-  BATON_ASSIGN_OR_RETURN(eos_id_, CheckedId(spec.eos_id, "eos_token_id", size));
-  BATON_ASSIGN_OR_RETURN(pad_id_, CheckedId(spec.pad_id, "padding_token_id", size));
-  BATON_ASSIGN_OR_RETURN(const auto eot, CheckedId(spec.eot_id, "eot_token_id", size));
-  BATON_ASSIGN_OR_RETURN(const auto eom, CheckedId(spec.eom_id, "eom_token_id", size));
-  BATON_RETURN_IF_ERROR(CheckedId(spec.unk_id, "unknown_token_id", size).status());
-  add_bos_ = spec.add_bos.value_or(default_add_bos && bos_id_.has_value());
-  add_eos_ = spec.add_eos.value_or(false);
-  if (add_bos_ && !bos_id_) {
-    return InvalidArgument("tokenizer.ggml.add_bos_token is set, but there is no bos_token_id");
-  }
-  if (add_eos_ && !eos_id_) {
-    return InvalidArgument("tokenizer.ggml.add_eos_token is set, but there is no eos_token_id");
-  }
-
-  bool has_return = false;
-  bool has_call = false;
-  for (size_t id = 0; id < size; ++id) {
-    if (types[id] != TokenType::kControl) continue;
-    flags_[id].eog = IsEogText(spec.tokens[id]);
-    has_return |= spec.tokens[id] == "<|return|>";
-    has_call |= spec.tokens[id] == "<|call|>";
-  }
-  // In the harmony format <|end|> ends one message of several in a turn.
-  for (size_t id = 0; has_return && has_call && id < size; ++id) {
-    if (spec.tokens[id] == "<|end|>") flags_[id].eog = false;
-  }
-  for (const std::optional<TokenId>& id : {eos_id_, eot, eom}) {
-    if (id) flags_[*id].eog = true;
-  }
-  for (size_t id = 0; id < size; ++id) {
-    if (flags_[id].eog) eog_ids_.push_back(static_cast<TokenId>(id));
-  }
-  return OkStatus();
 }
 
 StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,

@@ -258,13 +258,18 @@ std::string TokenizerSpec::Serialize() const {
   return out.Take();
 }
 
-StatusOr<std::string> TokenizerSpec::SerializeForHello() const {
+StatusOr<std::string> TokenizerSpec::SerializeUpToLimit() const {
   std::string bytes = Serialize();
   if (bytes.size() > kMaxSpecBytes) {
     return InvalidArgument(
         "the tokenizer and its chat templates have {} bytes, at most {} are served", bytes.size(),
         kMaxSpecBytes);
   }
+  return bytes;
+}
+
+StatusOr<std::string> TokenizerSpec::SerializeForHello() const {
+  BATON_ASSIGN_OR_RETURN(std::string bytes, SerializeUpToLimit());
   BATON_RETURN_IF_ERROR(Parse(bytes).status());
   return bytes;
 }
@@ -325,6 +330,6 @@ void SetPhi3Traits(TokenizerSpec& spec) {
   }
 }
 
-uint64_t TokenizerSpecId(const TokenizerSpec& spec) { return Xxh3Hash64(spec.Serialize()); }
+uint64_t TokenizerSpecId(std::string_view bytes) { return Xxh3Hash64(bytes); }
 
 }  // namespace baton::text

@@ -84,6 +84,9 @@ struct TokenizerSpec {
   // A compact, versioned form (SmolLM2: 0.6 MiB): the bytes of a spec are the same in every build.
   std::string Serialize() const;
 
+  // Serialize(); InvalidArgument: it has more than limits::kMaxSpecBytes.
+  StatusOr<std::string> SerializeUpToLimit() const;
+
   // Serialize() for a worker's hello. InvalidArgument: a router would not take these bytes, more
   // than limits::kMaxSpecBytes or what Parse refuses.
   StatusOr<std::string> SerializeForHello() const;
@@ -106,9 +109,9 @@ inline constexpr size_t kMaxSpecTextBytes = size_t{64} << 20;
 // </s> take the blanks after them. `spec`: of a GGUF file, which cannot say so.
 void SetPhi3Traits(TokenizerSpec& spec);
 
-// XXH3-64 of Serialize(): equal for equal specs, whatever the process or machine. Part of
-// numerics_id, so it covers the templates too.
-uint64_t TokenizerSpecId(const TokenizerSpec& spec);
+// XXH3-64 of `bytes`, those of Serialize(): equal for equal specs, whatever the process or machine.
+// Part of numerics_id, so it covers the templates too.
+uint64_t TokenizerSpecId(std::string_view bytes);
 
 }  // namespace baton::text
 

@@ -30,14 +30,11 @@
 #include "src/model/device_model.h"
 #include "src/model/hf_folder.h"
 #include "src/model/model.h"
-#include "src/model/tokenizer_metadata.h"
 #include "src/otlp/otlp_exporter.h"
 #include "src/rpc/cluster_channel.h"
 #include "src/rpc/credentials.h"
 #include "src/rpc/protobuf_log.h"
 #include "src/text/grammar_cache.h"
-#include "src/text/spec_from_metadata.h"
-#include "src/text/tokenizer.h"
 #include "src/tls/tls_identity.h"
 #include "src/wire/answer_grammar.h"
 #include "src/worker/advertise.h"
@@ -47,6 +44,7 @@
 #include "src/worker/late_work.h"
 #include "src/worker/machine_rates.h"
 #include "src/worker/memory_sum.h"
+#include "src/worker/model_text.h"
 #include "src/worker/peer_updates.h"
 #include "src/worker/registration.h"
 #include "src/worker/request_codec.h"
@@ -113,9 +111,6 @@ using scheduler::SchedulerConfig;
 using scheduler::StepShape;
 using scheduler::StepWeights;
 using text::GrammarCache;
-using text::ReadModelTokenizer;
-using text::Tokenizer;
-using text::TokenizerSpec;
 using tls::TlsIdentity;
 
 namespace {
@@ -141,9 +136,7 @@ struct WorkerProcess::Parts {
   Colocation colocation;
   Incarnation incarnation = RandomIncarnation();
   std::string incarnation_text;
-  std::string tokenizer_bytes;
-  uint64_t tokenizer_id = 0;
-  std::vector<TokenId> eog_tokens;
+  ModelText text;
   int64_t loaded_unix_s = 0;
 
   std::unique_ptr<CoreShare> cores;  // null: the pool's threads may always run
@@ -190,7 +183,7 @@ struct WorkerProcess::Parts {
   SchedulerConfig SchedulerOfModel() const;
   void EstimateSteps(SchedulerConfig* scheduler) const;
   Status MakeEngine();
-  StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOfGrammars() const;
+  void CheckTokenizer();
   Status TryOneToken();
   Status StartServer();
   void Register();
@@ -244,11 +237,7 @@ Status WorkerProcess::Parts::LoadModel() {
   StatusOr<std::unique_ptr<GgufFile>> opened = OpenModelFile(config.model_path);
   if (!opened.ok()) return OfModel(opened.status());
   const std::unique_ptr<GgufFile> file = *std::move(opened);
-  BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadModelTokenizer(*file, config.model_path));
-  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
-  eog_tokens.assign(tokenizer->eog_ids().begin(), tokenizer->eog_ids().end());
-  tokenizer_id = tokenizer->tokenizer_id();
-  BATON_ASSIGN_OR_RETURN(tokenizer_bytes, spec.SerializeForHello());
+  BATON_ASSIGN_OR_RETURN(text, ModelText::Read(*file, config.model_path));
   MakePool();
   BATON_RETURN_IF_ERROR(LoadWeights(*file));
   loaded_unix_s = SystemClock().WallUnixMs() / 1000;
@@ -257,9 +246,7 @@ Status WorkerProcess::Parts::LoadModel() {
 
 // Takes what `first` has read; its weights are there once.
 Status WorkerProcess::Parts::ShareModel(Parts& first) {
-  tokenizer_bytes = first.tokenizer_bytes;
-  tokenizer_id = first.tokenizer_id;
-  eog_tokens = first.eog_tokens;
+  text = first.text;
   loaded_unix_s = first.loaded_unix_s;
   MakePool();
   device.kernels = first.device.kernels;
@@ -320,7 +307,7 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
                                                    .block_size = kCpuBlockSize,
                                                    .max_rows = kMaxBatchTokens,
                                                    .max_context = config.max_context,
-                                                   .tokenizer_id = tokenizer_id,
+                                                   .tokenizer_id = text.tokenizer_id,
                                                    .sharing = config.shared_weights}));
   return OkStatus();
 }
@@ -342,7 +329,7 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
              .max_rows = kMaxBatchTokens,
              .max_logit_rows = limits.max_running + limits.max_prefilling + kMaxPromptLogRows,
              .max_context = config.max_context,
-             .tokenizer_id = tokenizer_id,
+             .tokenizer_id = text.tokenizer_id,
              .keeps_packed = config.keeps_packed,
              .fast = fast,
              .num_ranks = config.num_ranks,
@@ -434,7 +421,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   engine_config.max_context = model->max_context();
   engine_config.incarnation = incarnation;
   engine_config.cluster_secret = config.cluster_secret;
-  engine_config.eog_tokens = eog_tokens;
+  engine_config.eog_tokens = text.eog_tokens;
   engine_config.pooling = model->config().pooling;
   if (config.prefix_cache) {
     prefixes = std::make_unique<PrefixJournal>(kv->store()->memory().num_blocks);
@@ -442,7 +429,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   const auto on_step = [this](const StepShape& shape, int64_t elapsed_us) {
     admin->OnStep(shape, elapsed_us);
   };
-  grammars = std::make_unique<GrammarCache>([this] { return TokenizerOfGrammars(); });
+  grammars = std::make_unique<GrammarCache>([this] { return text.Build(); });
   guides = std::make_unique<AnswerGuides>(grammars.get(),
                                           [this](int64_t took_us) { admin->OnMask(took_us); });
   StageSink* const stages = device.accelerator == nullptr ? nullptr : device.accelerator->stages();
@@ -466,11 +453,17 @@ Status WorkerProcess::Parts::MakeEngine() {
   return OkStatus();
 }
 
-// Built with the first grammar: most workers never see one.
-StatusOr<std::shared_ptr<const Tokenizer>> WorkerProcess::Parts::TokenizerOfGrammars() const {
-  BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, TokenizerSpec::Parse(tokenizer_bytes));
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
-  return std::shared_ptr<const Tokenizer>(std::move(tokenizer));
+// A tokenizer that cannot be built ends the worker. A router that has taken it, and so may send it
+// requests, has built the tokenizer from the same bytes.
+void WorkerProcess::Parts::CheckTokenizer() {
+  const std::shared_ptr<Registration> current = CurrentRegistration();
+  const bool is_taken = current != nullptr && current->state().ok();
+  const Status status = is_taken ? OkStatus() : text.Build().status();
+  // Parsing the model file and its tokenizer leaves tens of MB of free memory in the heap.
+  (void)::malloc_trim(0);
+  if (status.ok()) return;
+  MutexLock lock(registration_mutex);
+  failure = status;
 }
 
 // A worker that is ready has produced a token: with these weights, on this device, in this pool.
@@ -516,7 +509,7 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
   fingerprint->set_wire_max(kWireVersions.max);
   fingerprint->set_layout_id(model->layout().LayoutId());
   fingerprint->set_weights_id(model->weights_id());
-  fingerprint->set_tokenizer_id(tokenizer_id);
+  fingerprint->set_tokenizer_id(text.tokenizer_id);
   fingerprint->set_numerics_id(model->numerics_id());
   fingerprint->set_layout_text(model->layout().ToString());
   fingerprint->set_numerics_text(model->numerics_text());
@@ -535,7 +528,7 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
   hello.set_kv_bytes_per_token(model->layout().BytesPerToken());
   hello.set_num_blocks(kv->store()->memory().num_blocks);
   hello.set_max_running(config.max_batch);
-  hello.set_tokenizer(tokenizer_bytes);
+  hello.set_tokenizer(text.tokenizer);
   for (const TransportKind kind : kv->kinds()) hello.add_transports(ToProto(kind));
   hello.set_allow_inexact(config.allow_inexact);
   hello.set_vocab_size(model->config().vocab_size);
@@ -580,7 +573,7 @@ MemoryFacts WorkerProcess::Parts::Memory() const {
   facts.block_bytes = memory.layout.BlockStride();
   facts.host_copy_bytes = kv->host_copy_bytes();
   facts.staging_bytes = kv->staging_bytes();
-  facts.tokenizer_bytes = tokenizer_bytes.size();
+  facts.tokenizer_bytes = text.tokenizer.size();
   facts.num_layers = memory.layout.num_layers;
   facts.max_context = model->max_context();
   facts.vocab_size = model->config().vocab_size;
@@ -711,10 +704,12 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
       [&p] {
         p.admin->SetRates(MeasureRates(*p.model, p.pool->num_threads()));
         return false;
+      },
+      [&p] {
+        if (p.colocation.first == nullptr) p.CheckTokenizer();  // both have the same one
+        return false;
       }});
   p.Register();
-  // Parsing the model file and its tokenizer leaves tens of MB of free memory in the heap.
-  (void)::malloc_trim(0);
   const KvMemory& pool = p.kv->store()->memory();
   BATON_LOG_INFO("{} serves {} at {}: {}, {}, {} blocks of {} tokens ({}), weights {}",
                  p.config.worker_id, p.config.model_id, p.grpc_address, p.ThreadsText(),

@@ -44,7 +44,7 @@ inline void FillToyHello(const ToyIdentity& worker, v1::WorkerHello* hello) {
   fingerprint->set_wire_max(worker.wire.max);
   fingerprint->set_layout_id(5);
   fingerprint->set_weights_id(worker.weights);
-  fingerprint->set_tokenizer_id(text::TokenizerSpecId(spec));
+  fingerprint->set_tokenizer_id(text::TokenizerSpecId(spec.Serialize()));
   fingerprint->set_numerics_id("numerics");
   hello->set_grpc_address(worker.grpc_address);
   hello->set_admin_address("127.0.0.1:1");

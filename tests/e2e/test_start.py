@@ -1,9 +1,13 @@
-"""A KV pool gets most of its memory after the start. Its capacity is told from the start on."""
+"""What a worker leaves for after its start: most of its KV pool's memory, whose capacity is told
+from the start on, and the check of its tokenizer."""
 
 import os
+import re
 import signal
+import subprocess
+from pathlib import Path
 
-from baton_server import PATIENCE_S, Server, metric, wait_until
+from baton_server import BIN, PATIENCE_S, TINY, Server, metric, wait_until
 
 POOL = ("--kv-memory", "1GiB", "--max-context", "1024")
 # The thread that gives memory yields to all others: 2 GiB took 60 s beside four busy tests.
@@ -58,3 +62,25 @@ def test_a_worker_killed_while_its_pool_gets_memory_comes_back_whole():
         for worker in server.workers():
             assert_capacity_is_whole(server, worker)
         assert answer(server) == expected
+
+
+def test_a_server_whose_tokenizer_is_broken_ends_with_the_reason(tmp_path):
+    data = Path(TINY).read_bytes()
+    letter = data.index("\u0102".encode(), data.index(b"tokenizer.ggml.tokens"))
+    model = tmp_path / "broken.gguf"  # the token before it has the same name
+    model.write_bytes(data[:letter] + "\u0101".encode() + data[letter + 2 :])
+    ports = [f"--{name}=127.0.0.1:0" for name in ("http", "grpc", "admin")]
+    argv = [BIN, "serve", str(model), *ports, f"--run-dir={tmp_path}/run", "--kv-memory=16MiB"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 1, done.stderr
+    reason = r"baton serve: (prefill|decode)-0 did not start: baton (prefill|decode): "
+    reason += r"tokenizer\.ggml\.tokens\[\d+\] and \[\d+\] are both "
+    assert re.search(reason, done.stderr), done.stderr
+    said = [log.read_text() for log in (tmp_path / "run").glob("*.log")]
+    assert not any("joins with model" in text for text in said)
+
+
+def test_the_router_has_the_tokenizer_before_a_worker_brings_it():
+    with Server("--log-level", "debug", model=TINY) as server:
+        log = (Path(server.dir) / "router-0.log").read_text()
+    assert len(re.findall(r"tokenizer [0-9a-f]{16} is there before a worker", log)) == 1, log

@@ -35,7 +35,6 @@ inline void CheckTokenizerSpec(const text::TokenizerSpec& spec, std::string_view
   const auto parsed = text::TokenizerSpec::Parse(bytes);
   if (parsed.ok()) {
     BATON_CHECK(parsed->Serialize() == bytes, "{} bytes did not come back", bytes.size());
-    BATON_CHECK(text::TokenizerSpecId(*parsed) == text::TokenizerSpecId(spec));
   } else {
     CheckRefusal(parsed.status());
   }

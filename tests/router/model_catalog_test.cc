@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -32,7 +33,7 @@ ModelClaim Claim(const std::string& variant = "") {
           .loaded_unix_s = 1,
           .max_context = kTestContext,
           .vocab_size = kTestVocab,
-          .tokenizer_id = TokenizerSpecId(spec),
+          .tokenizer_id = TokenizerSpecId(spec.Serialize()),
           .tokenizer = spec.Serialize()};
 }
 
@@ -79,7 +80,7 @@ TEST(ModelCatalogTest, TheTemplateForToolsIsCompiledToo) {
     TokenizerSpec spec = TestSpec();
     spec.named_templates = {{"rag", "R"}, {"tool_use", source}};
     ModelClaim claim = Claim();
-    claim.tokenizer_id = TokenizerSpecId(spec);
+    claim.tokenizer_id = TokenizerSpecId(spec.Serialize());
     claim.tokenizer = spec.Serialize();
     catalog.Resolve(std::move(claim), answers.Take());
     return answers.Wait(++count).back().value();
@@ -120,6 +121,48 @@ TEST(ModelCatalogTest, OnlyTheLastTokenizersAreKept) {
     answers.Wait(1);
   }
   EXPECT_TRUE(first.expired());
+}
+
+// Only from what it has built before can it answer a claim without the bytes.
+ModelClaim WithoutBytes(ModelClaim claim) {
+  claim.tokenizer.clear();
+  return claim;
+}
+
+TEST(ModelCatalogTest, WhatIsExpectedIsBuiltBeforeAWorkerBringsIt) {
+  std::vector<TokenizerSource> expected;
+  for (const char* variant : {"", " "}) {
+    expected.push_back([variant] { return Claim(variant).tokenizer; });
+  }
+  ModelCatalog catalog(std::move(expected));
+  Answers answers;
+  for (const char* variant : {"", " "}) {
+    catalog.Resolve(WithoutBytes(Claim(variant)), answers.Take());
+  }
+  const auto all = answers.Wait(2);
+  ASSERT_EQ(all.size(), 2u);
+  for (const Resolved& answer : all) EXPECT_TRUE(answer.ok()) << answer.status();
+  Answers others;
+  catalog.Resolve(WithoutBytes(Claim("  ")), others.Take());
+  EXPECT_EQ(others.Wait(1).at(0).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(ModelCatalogTest, WhatIsExpectedDecidesNothing) {
+  std::vector<TokenizerSource> expected;
+  expected.push_back([]() -> StatusOr<std::string> { return Unavailable("no file"); });
+  expected.push_back([] { return "nonsense"; });
+  expected.push_back([] { return Claim("other").tokenizer; });
+  ModelCatalog catalog(std::move(expected));
+  Answers answers;
+  catalog.Resolve(Claim(), answers.Take());
+  ModelClaim bad = Claim();
+  bad.tokenizer_id = 5;
+  bad.tokenizer = "nonsense";
+  catalog.Resolve(bad, answers.Take());
+  const auto all = answers.Wait(2);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_TRUE(all[0].ok()) << all[0].status();
+  EXPECT_EQ(all[1].status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(ModelCatalogTest, AFaultIsToldAndHarmsNoOther) {

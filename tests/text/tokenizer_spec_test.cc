@@ -64,8 +64,8 @@ TEST(TokenizerSpecTest, DemoModelIsSmallOnTheWire) {
 
 TEST(TokenizerSpecTest, IdIsStableAndSeesEveryField) {
   // Pinned: the id is compared between builds of different machines.
-  EXPECT_EQ(TokenizerSpecId(FullSpec()), TokenizerSpecId(FullSpec()));
-  const uint64_t base = TokenizerSpecId(ByteSpec());
+  EXPECT_EQ(TokenizerSpecId(FullSpec().Serialize()), TokenizerSpecId(FullSpec().Serialize()));
+  const uint64_t base = TokenizerSpecId(ByteSpec().Serialize());
   std::vector<TokenizerSpec> changed(8, ByteSpec());
   changed[0].tokens[5] += "x";
   changed[1].merges.clear();
@@ -76,7 +76,7 @@ TEST(TokenizerSpecTest, IdIsStableAndSeesEveryField) {
   changed[6].chat_template = "x";
   changed[7].scores.assign(changed[7].tokens.size(), 0.0f);
   for (size_t i = 0; i < changed.size(); ++i) {
-    EXPECT_NE(TokenizerSpecId(changed[i]), base) << "change " << i;
+    EXPECT_NE(TokenizerSpecId(changed[i].Serialize()), base) << "change " << i;
   }
 }
 
@@ -107,7 +107,7 @@ TEST(TokenizerSpecTest, OldSpecsKeepTheirBytesAndTheirId) {
       "\x02\0\x01\x01\x01"    // add_bos, add_eos, add_space_prefix, at start only, nfc
       "\x01x\x01\x01t\x01y"sv);
   EXPECT_EQ(testing::PrintToString(spec.Serialize()), testing::PrintToString(old_bytes));
-  EXPECT_EQ(TokenizerSpecId(spec), 0x22a0593667ca915du);
+  EXPECT_EQ(TokenizerSpecId(spec.Serialize()), 0x22a0593667ca915du);
   const auto parsed = TokenizerSpec::Parse(old_bytes);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(*parsed, spec);
@@ -182,10 +182,12 @@ TEST(TokenizerSpecTest, OfAHelloIsWhatARouterTakes) {
   spec.named_templates.push_back({"name", "source"});
   EXPECT_THAT(std::string(spec.SerializeForHello().status().message()),
               HasSubstr("too many named templates"));
+  EXPECT_EQ(*spec.SerializeUpToLimit(), spec.Serialize());
   spec.named_templates.clear();
   spec.chat_template = std::string(kMaxSpecBytes, 'x');
   EXPECT_THAT(std::string(spec.SerializeForHello().status().message()),
               HasSubstr("at most 16777216 are served"));
+  EXPECT_EQ(spec.SerializeUpToLimit().status(), spec.SerializeForHello().status());
 }
 
 // A few bytes must not ask for much memory: counts, runs and merges of long tokens are bounded.

@@ -21,6 +21,7 @@ using limits::kMaxEncodeBytes;
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
 TEST(TokenizerTest, DemoModelIsWhatItsFileSays) {
@@ -32,11 +33,11 @@ TEST(TokenizerTest, DemoModelIsWhatItsFileSays) {
   EXPECT_FALSE(tokenizer.add_bos());
   EXPECT_THAT(std::vector<TokenId>(tokenizer.eog_ids().begin(), tokenizer.eog_ids().end()),
               ElementsAre(0, 2));
+  EXPECT_THAT(EogTokensOf(DemoSpec()).value(), ElementsAre(0, 2));
   EXPECT_TRUE(tokenizer.IsSpecial(1));
   EXPECT_FALSE(tokenizer.IsEog(1));
   EXPECT_FALSE(tokenizer.IsSpecial(17));
   EXPECT_EQ(tokenizer.TokenBytes(2), "<|im_end|>");
-  EXPECT_EQ(tokenizer.tokenizer_id(), TokenizerSpecId(DemoSpec()));
 }
 
 TEST(TokenizerTest, IdsOutsideTheVocabularyAreHarmless) {
@@ -154,8 +155,10 @@ TEST(TokenizerTest, EndOfGenerationIsWhatEndsATurn) {
     EXPECT_NE(tokenizer->Encode(text).value(), alone);
     EXPECT_EQ(tokenizer->Encode(text, {.parse_special = true}).value(), alone);
   }
+  EXPECT_THAT(EogTokensOf(spec).value(), ElementsAreArray(tokenizer->eog_ids()));
   spec.token_types.clear();
   EXPECT_TRUE(MakeTokenizer(spec)->IsEog(known)) << "types are optional";
+  EXPECT_THAT(EogTokensOf(spec).value(), ElementsAreArray(MakeTokenizer(spec)->eog_ids()));
 }
 
 TEST(TokenizerTest, HarmonyEndIsNotTheEnd) {
@@ -168,6 +171,10 @@ TEST(TokenizerTest, HarmonyEndIsNotTheEnd) {
   EXPECT_FALSE(tokenizer->IsEog(end));
   EXPECT_TRUE(tokenizer->IsEog(ret));
   EXPECT_TRUE(tokenizer->IsEog(call));
+  EXPECT_THAT(EogTokensOf(spec).value(), ElementsAre(ret, call));
+  spec.eot_id = end;
+  EXPECT_TRUE(MakeTokenizer(spec)->IsEog(end)) << "the file says so";
+  EXPECT_THAT(EogTokensOf(spec).value(), ElementsAre(end, ret, call));
 }
 
 TEST(TokenizerTest, BadTextIsRefusedWithItsPlace) {
@@ -320,6 +327,7 @@ TEST(TokenizerTest, BadSpecsGiveOneClearError) {
       {"add bos", [](auto& s) { s.add_bos = true; }, kInvalid, "no bos_token_id"},
       {"add eos", [](auto& s) { s.add_eos = true; }, kInvalid, "no eos_token_id"},
   };
+  size_t num_seen_by_both = 0;
   for (const BadSpec& bad : cases) {
     TokenizerSpec spec = ByteSpec();
     ASSERT_TRUE(Tokenizer::Create(spec).ok());
@@ -328,7 +336,14 @@ TEST(TokenizerTest, BadSpecsGiveOneClearError) {
     ASSERT_FALSE(tokenizer.ok()) << bad.name;
     EXPECT_EQ(tokenizer.status().code(), bad.code) << bad.name;
     EXPECT_THAT(std::string(tokenizer.status().message()), HasSubstr(bad.message)) << bad.name;
+    // Faults of tokens and merges are not looked for.
+    const auto ends = EogTokensOf(spec);
+    if (!ends.ok()) {
+      EXPECT_EQ(ends.status(), tokenizer.status()) << bad.name;
+    }
+    num_seen_by_both += ends.ok() ? 0 : 1;
   }
+  EXPECT_GE(num_seen_by_both, 20u);
 }
 
 TEST(TokenizerTest, OddButUsableSpecsAreTaken) {
@@ -367,9 +382,11 @@ TEST(TokenizerTest, RandomSpecsNeverCrash) {
                             spec.tokens[random.Below(num_tokens)]);
     }
     if (random.Below(3) == 0) spec.bos_id = static_cast<uint32_t>(random.Below(14));
+    if (random.Below(3) == 0) spec.eot_id = static_cast<uint32_t>(random.Below(num_tokens));
     const auto tokenizer = Tokenizer::Create(spec);
     if (!tokenizer.ok()) continue;
     ++num_built;
+    EXPECT_THAT(EogTokensOf(spec).value(), ElementsAreArray((*tokenizer)->eog_ids()));
     const auto ids = (*tokenizer)->Encode("ab <é>\n ab", {.parse_special = random.Below(2) == 0});
     ASSERT_TRUE(ids.ok()) << ids.status();
     for (const TokenId id : *ids) EXPECT_TRUE((*tokenizer)->IsValid(id));

@@ -5,7 +5,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -22,6 +25,7 @@ namespace baton::worker {
 
 using http::RawClient;
 using model::DemoModelPath;
+using model::GoldenPath;
 
 namespace {
 
@@ -181,6 +185,33 @@ TEST_F(WorkerProcessTest, WrongFlagsAreNamedWithTheirValues) {
     EXPECT_EQ(status.ToString().find('\n'), std::string::npos) << "one line: " << status;
   }
   EXPECT_EQ(router_.num_hellos(), 0u) << "none of them got as far as a router";
+}
+
+// The name of the third byte letter, which is then two tokens: no tokenizer can be built.
+void MakeTwoTokensEqual(const std::string& source, const std::string& target) {
+  std::ifstream in(source, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  const size_t tokens = bytes.find("tokenizer.ggml.tokens");
+  const size_t letter = bytes.find("\u0102", tokens);
+  ASSERT_NE(letter, std::string::npos);
+  bytes.replace(letter, 2, "\u0101");
+  std::ofstream(target, std::ios::binary) << bytes;
+}
+
+// Routers refuse it for the same reason; it ends without their words, and long before it gives up.
+TEST_F(WorkerProcessTest, ABrokenTokenizerEndsItUnlessARouterTakesIt) {
+  router_.Refuse("of no interest");
+  WorkerConfig config = Config();
+  config.model_path = testing::TempDir() + "/two_tokens_equal.gguf";
+  MakeTwoTokensEqual(GoldenPath("tiny_bf16.gguf"), config.model_path);
+  config.max_context = 64;
+  auto worker = WorkerProcess::Start(config);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  ASSERT_TRUE(Eventually([&] { return !(*worker)->failure().ok(); }));
+  const std::string text = (*worker)->failure().ToString();
+  EXPECT_NE(text.find("tokenizer.ggml.tokens["), std::string::npos) << text;
+  EXPECT_NE(text.find("are both \"\\xc4\\x81\""), std::string::npos) << text;
+  std::filesystem::remove(config.model_path);
 }
 
 TEST_F(WorkerProcessTest, PortsInUseAreNamed) {
