@@ -597,6 +597,7 @@ def equal_bits(result):
 TABLES = {
     "equal_bits": equal_bits,
     "forward": compare.forward_alone,
+    "compare_vllm": compare.beside_vllm,
     "architectures": architectures,
     "viewers": viewers,
     "surfaces": surfaces,

@@ -58,7 +58,9 @@ MAX_IDLE_CORES = 0.05
 
 
 class Comparison:
-    """One model: its servers, turns and samples."""
+    """One model: its servers, turns and samples. The first three servers are in each part."""
+
+    benchmark = "compare"
 
     def __init__(self, args, model):
         self.args, self.model = args, model
@@ -147,7 +149,7 @@ class Comparison:
 
     def starts(self):
         """Before the servers stand ready together."""
-        names = ["baton", "baton aggregated", "llama.cpp"]
+        names = list(self.argvs([0] * 4))[:3]
         ms, mib = {name: [] for name in names}, {}
         for k in range(self.rounds):
             for name in self.turns(names, k):
@@ -158,9 +160,8 @@ class Comparison:
 
     def start(self):
         ports = [free_port() for _ in range(4)]
-        argvs = self.argvs(ports)
         # One after another, so that whatever stands is stopped when the next one fails.
-        for (name, argv), port in zip(argvs.items(), ports):
+        for (name, argv), port in zip(self.argvs(ports).items(), ports):
             self.servers.append(Server(name, argv, port))
         baton = self.servers[:2]
         for server in self.servers:
@@ -269,21 +270,17 @@ class Comparison:
 
     def run(self):
         begin = time.monotonic()
-        head = record("forward" if self.args.forward else "compare", self.args.threads)
+        head = record(self.benchmark, self.args.threads)
         result = {
             **head,
             "model": Path(self.model).name,
             "rounds": self.rounds,
             "quick": self.args.quick,
             "isa": self.args.isa,
-            "llama_cpp": llama_version(self.args.llama_cpp),
             "load_before": os.getloadavg(),
-            "forward": self.forward(),
-            "limits": self.limits,
         }
-        if not self.args.forward:
-            self.measure_servers(result)
-        after = record("compare", self.args.threads)
+        self.fill(result)
+        after = record(self.benchmark, self.args.threads)
         for key in ("cpu", "cores", "system"):
             if after[key] != head[key]:
                 self.voids.append(f"{key} changed during the run: {head[key]}, then {after[key]}")
@@ -291,6 +288,16 @@ class Comparison:
         result["void"] = self.voids
         result["minutes"] = round((time.monotonic() - begin) / 60, 1)
         return result
+
+    def fill(self, result):
+        """Measures the parts."""
+        result["llama_cpp"] = llama_version(self.args.llama_cpp)
+        result["forward"] = self.forward()
+        result["limits"] = self.limits
+        if self.args.forward:
+            self.benchmark = result["benchmark"] = "forward"
+        else:
+            self.measure_servers(result)
 
     def measure_servers(self, result):
         with tempfile.TemporaryDirectory() as self.folder:
@@ -308,9 +315,9 @@ class Comparison:
 
 
 def forgiven(name, reason):
-    """llama.cpp's answers may depend on the batch; that is its promise, not its error. Counted in
-    the result all the same."""
-    return "golden prompts had a wrong answer" in reason and name.startswith("llama")
+    """The others' answers may depend on the batch; that is their promise, not their error. Counted
+    in the result all the same."""
+    return "golden prompts had a wrong answer" in reason and not name.startswith("baton")
 
 
 def void_reasons(name, report):
@@ -393,6 +400,19 @@ def burst_numbers(run):
     }
 
 
+def measure_and_write(comparison, kind):
+    """Writes KIND_MODEL.json; returns 1 where a part is void."""
+    args, result = comparison.args, comparison.run()
+    name = Path(comparison.model).name.lower().split("-")[0].split(".")[0]
+    name += f"_{args.isa}" if args.isa != "auto" else ""
+    path = Path(args.out) / f"{kind}_{name}{'_quick' if args.quick else ''}.json"
+    path.write_text(json.dumps(result, separators=(",", ":")) + "\n")
+    print(f"{path} after {result['minutes']} minutes")
+    for reason in result["void"]:
+        print(f"VOID {reason}")
+    return 1 if result["void"] else 0
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -421,19 +441,8 @@ def main():
             raise SystemExit(f"--model {model} is no file; both sides read the same .gguf file")
     for tool in ("llama-server", "llama-bench"):
         llama_tool(args.llama_cpp, tool)  # said now, not after the first hour
-    code = 0
-    for model in models:
-        result = Comparison(args, model).run()
-        name = Path(model).name.lower().split("-")[0].split(".")[0]
-        name += f"_{args.isa}" if args.isa != "auto" else ""
-        kind = "forward" if args.forward else "compare"
-        path = Path(args.out) / f"{kind}_{name}{'_quick' if args.quick else ''}.json"
-        path.write_text(json.dumps(result, separators=(",", ":")) + "\n")
-        print(f"{path} after {result['minutes']} minutes")
-        for reason in result["void"]:
-            print(f"VOID {reason}")
-            code = 1
-    sys.exit(code)
+    kind = "forward" if args.forward else "compare"
+    sys.exit(max([measure_and_write(Comparison(args, model), kind) for model in models]))
 
 
 if __name__ == "__main__":

@@ -35,13 +35,16 @@ def flash_attention(server):
 class Server:
     """A server process; cpu_s() is what it and its children have used."""
 
+    # vLLM compiles its kernels at each start.
+    START_S = 300
+
     def __init__(self, name, argv, port):
         self.name, self.port = name, port
         self.url = f"http://127.0.0.1:{port}"
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(argv, stdout=self.log, stderr=self.log)
 
-    def wait_ready(self, timeout_s=120, look_s=0.1):
+    def wait_ready(self, timeout_s=START_S, look_s=0.1):
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -109,3 +112,26 @@ def llama_argv(args, model, batch, port):
     argv += ["-t", str(args.threads), "-np", str(LLAMA_SLOTS), *flash_attention(server)]
     argv += ["-c", str(LLAMA_SLOTS * LLAMA_CONTEXT)]
     return argv + (["-b", str(batch), "-ub", str(batch)] if batch else [])
+
+
+def vllm_argv(program, folder, port):
+    """vLLM with a Hugging Face folder, with the streams and the context of llama_argv."""
+    argv = [program, "serve", folder, "--host", "127.0.0.1", "--port", str(port)]
+    argv += ["--dtype", "bfloat16", "--max-num-seqs", str(LLAMA_SLOTS)]
+    return argv + ["--max-model-len", str(LLAMA_CONTEXT)]
+
+
+def vllm_environment(threads, kv_gib=1):
+    """What vLLM's form for processors reads from its environment."""
+    return {
+        "VLLM_TARGET_DEVICE": "cpu",
+        "VLLM_CPU_KVCACHE_SPACE": str(kv_gib),
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+def public_flags(argv):
+    """Flags without the folders of one machine."""
+    return [Path(flag).name if flag.startswith("/") else flag for flag in argv[1:]]

