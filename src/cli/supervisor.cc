@@ -105,11 +105,11 @@ Status Supervisor::Run() {
   say_us_ = start_us_ + kFirstSayUs;
   WriteTopology();  // the folder may be that of one that was killed
   Status status = StartRouter();
-  if (status.ok() && num_stop_signals_ == 0) status = StartWorkers();
-  if (status.ok() && num_stop_signals_ == 0) status = WaitUntilReady();
-  while (status.ok() && num_stop_signals_ == 0) {
+  if (status.ok() && !has_stop_signal_) status = StartWorkers();
+  if (status.ok() && !has_stop_signal_) status = WaitUntilReady();
+  while (status.ok() && !has_stop_signal_) {
     status = Poll(kIdlePollMs);
-    if (status.ok() && num_stop_signals_ == 0) AskWhoIsThere();
+    if (status.ok() && !has_stop_signal_) AskWhoIsThere();
   }
   if (!status.ok()) fast_ = true;
   const Status drained = Drain();
@@ -132,7 +132,7 @@ Status Supervisor::StartSlot(Slot& slot) {
 Status Supervisor::StartRouter() {
   slots_.push_back(Slot{.spec = config_.router});
   BATON_RETURN_IF_ERROR(StartSlot(slots_[0]));
-  while (!slots_[0].has_reported() && num_stop_signals_ == 0) {
+  while (!slots_[0].has_reported() && !has_stop_signal_) {
     BATON_RETURN_IF_ERROR(Poll(kReadyPollMs));
   }
   started_router_ = true;
@@ -205,7 +205,7 @@ bool Supervisor::AllAreLinked() const {
 
 Status Supervisor::WaitUntilReady() {
   const int64_t deadline_us = SystemClock().NowUs() + kReadyTimeoutUs;
-  while (num_stop_signals_ == 0 && !ready_to_serve()) {
+  while (!has_stop_signal_ && !ready_to_serve()) {
     if (SystemClock().NowUs() > deadline_us) {
       return DeadlineExceeded("not ready after {} s; see the logs in {}", kReadyTimeoutUs / 1000000,
                               config_.run_dir);
@@ -214,11 +214,11 @@ Status Supervisor::WaitUntilReady() {
   }
   // Until then requests would go to the workers that happen to be connected first.
   const int64_t linked_us = SystemClock().NowUs() + kLinkTimeoutUs;
-  while (num_stop_signals_ == 0 && SystemClock().NowUs() < linked_us && !AllAreLinked()) {
+  while (!has_stop_signal_ && SystemClock().NowUs() < linked_us && !AllAreLinked()) {
     BATON_RETURN_IF_ERROR(Poll(kReadyPollMs));
   }
   ready_ = true;
-  if (num_stop_signals_ > 0) return OkStatus();
+  if (has_stop_signal_) return OkStatus();
   std::vector<ChildReport> workers;
   for (size_t i = 1; i < slots_.size(); ++i) {
     workers.insert(workers.end(), slots_[i].reports.begin(), slots_[i].reports.end());
@@ -306,10 +306,10 @@ void Supervisor::SayWhatIsAwaited(int64_t now_us) {
 }
 
 void Supervisor::OnSignal(int number) {
-  // A terminal that closes sends two; systemd may send one beside its SIGTERM.
-  if (number == SIGHUP && num_stop_signals_ > 0) return;
-  ++num_stop_signals_;
-  if (number == SIGINT || num_stop_signals_ > 1) fast_ = true;
+  has_stop_signal_ = true;
+  // SIGHUP asks for a drain, but never for an end at once (role_signals.cc).
+  if (number == SIGTERM) ++num_sigterms_;
+  if (number == SIGINT || num_sigterms_ > 1) fast_ = true;
 }
 
 void Supervisor::ReadReports() {

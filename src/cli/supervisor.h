@@ -120,7 +120,8 @@ class Supervisor {
   int64_t start_us_ = 0;
   int64_t say_us_ = 0;  // when to print again what is awaited
   bool started_router_ = false;
-  int num_stop_signals_ = 0;
+  bool has_stop_signal_ = false;
+  int num_sigterms_ = 0;
   bool fast_ = false;  // stop without waiting for running requests
   bool ready_ = false;
   bool draining_ = false;

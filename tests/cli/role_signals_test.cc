@@ -86,11 +86,13 @@ TEST(RoleSignalsTest, WhatTheSupervisorPassesOnIsNoSecondWish) {
 }
 
 // A terminal that closes sends two, its shell's and the kernel's; systemd may send one beside its
-// SIGTERM.
+// SIGTERM, which is read after it.
 TEST(RoleSignalsTest, AHangUpDrainsAndIsNoSecondWish) {
   for (const bool supervised : {false, true}) {
-    for (const char* once : {"h", "hh", "oh"}) EXPECT_FALSE(StopsNow(supervised, once)) << once;
-    for (const char* twice : {"ho", "oho"}) EXPECT_TRUE(StopsNow(supervised, twice)) << twice;
+    for (const char* once : {"h", "hh", "oh", "ho", "hho", "hoh"}) {
+      EXPECT_FALSE(StopsNow(supervised, once)) << once;
+    }
+    for (const char* twice : {"oho", "hoo"}) EXPECT_TRUE(StopsNow(supervised, twice)) << twice;
   }
   EXPECT_FALSE(StopsNow(true, "hp"));
 }
