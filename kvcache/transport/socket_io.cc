@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 
+#include "src/base/bind_fault.h"
 #include "src/base/errno_text.h"
 #include "src/base/host_port.h"
 
@@ -115,7 +116,10 @@ StatusOr<UniqueFd> ListenOn(const SocketAddress& address, std::string_view text)
   if (address.storage.ss_family != AF_UNIX) SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   const auto* const raw = reinterpret_cast<const sockaddr*>(&address.storage);
   if (bind(fd.get(), raw, address.size_bytes) != 0 || listen(fd.get(), kBacklog) != 0) {
-    return Unavailable("cannot listen on {}: {}", text, ErrnoText(errno));
+    const std::string why = ErrnoText(errno);
+    const bool is_unix = address.storage.ss_family == AF_UNIX;
+    return Unavailable("cannot listen on {}: {}", text,
+                       is_unix ? why : BindFault(std::string(text)));
   }
   return fd;
 }

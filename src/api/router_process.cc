@@ -235,8 +235,6 @@ class RouterProcessImpl final : public RouterProcess {
 };
 
 Status RouterProcessImpl::Start() {
-  // gRPC would only log what is wrong with them, connection after connection.
-  if (!config_.tls.empty()) BATON_RETURN_IF_ERROR(TlsIdentity::Load(config_.tls).status());
   if (!config_.api_keys_file.empty()) {
     BATON_ASSIGN_OR_RETURN(keys_, KeyRing::Create(config_.api_keys_file));
     keys_->Watch();
@@ -513,6 +511,8 @@ void RouterProcessImpl::StopGrpc() {
 }  // namespace
 
 StatusOr<std::unique_ptr<RouterProcess>> RouterProcess::Start(const RouterConfig& config) {
+  // gRPC would only log what is wrong with them, connection after connection.
+  if (!config.tls.empty()) BATON_RETURN_IF_ERROR(TlsIdentity::Load(config.tls).status());
   auto process = std::make_unique<RouterProcessImpl>(config);
   BATON_RETURN_IF_ERROR(process->Start());
   BATON_LOG_INFO("the router serves {} on {}, gRPC on {}, admin on {}",

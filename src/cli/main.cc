@@ -6,12 +6,17 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include <boost/system/system_error.hpp>
 
 #include "src/base/errno_text.h"
 #include "src/base/nearest_name.h"
@@ -85,6 +90,43 @@ int Run(const std::string& name, const std::vector<std::string>& args) {
   return baton::cli::kExitUsage;
 }
 
+// The thing that is short when the system refuses it with this error, and its limit.
+std::string_view LimitOf(const std::error_code& code) {
+  if (code == std::errc::resource_unavailable_try_again) {
+    return "threads (ulimit -u, TasksMax or pids.max of the control group) or memory (ulimit -v)";
+  }
+  if (code == std::errc::too_many_files_open) return "open files (ulimit -n)";
+  if (code == std::errc::too_many_files_open_in_system) return "open files (fs.file-max)";
+  if (code == std::errc::not_enough_memory) return "memory (ulimit -v, memory.max)";
+  return "";
+}
+
+[[noreturn]] void EndAsShortOf(std::string_view limit, const char* what) {
+  baton::Print(stderr, "baton: the system gives no more {}: {}; raise the limit\n", limit, what);
+  _exit(baton::cli::kExitFailure);
+}
+
+// Threads, event loops and the heap throw where the system refuses them something. Nobody catches
+// that: the owner would be half made. An operator can mend it, so it is said in one line.
+[[noreturn]] void OnTerminate() {
+  try {
+    if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
+  } catch (const std::system_error& error) {
+    const std::string_view limit = LimitOf(error.code());
+    if (!limit.empty()) EndAsShortOf(limit, error.what());
+  } catch (const boost::system::system_error& error) {
+    const std::string_view limit = LimitOf(error.code());
+    if (!limit.empty()) EndAsShortOf(limit, error.what());
+  } catch (const std::bad_alloc& error) {
+    EndAsShortOf(LimitOf(std::make_error_code(std::errc::not_enough_memory)), error.what());
+  } catch (const std::exception& error) {
+    baton::Print(stderr, "baton: an exception that nobody expects: {}\n", error.what());
+  } catch (...) {
+    baton::Print(stderr, "baton: an exception that nobody expects\n");
+  }
+  std::abort();
+}
+
 // A descriptor that is missing would be given to the next file that is opened, and what is printed
 // would go there. Not open for writing: what is printed to a closed stdout is still an error.
 void OpenStandardFiles() {
@@ -98,6 +140,7 @@ void OpenStandardFiles() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::set_terminate(&OnTerminate);
   OpenStandardFiles();
   // A child is run by /proc/self/exe, whose name tools would show ("exe").
   (void)::prctl(PR_SET_NAME, "baton");

@@ -5,6 +5,8 @@
 #include "grpcpp/security/tls_certificate_verifier.h"
 #include "grpcpp/security/tls_credentials_options.h"
 
+#include "src/rpc/tls_feed.h"
+
 namespace baton::rpc {
 
 using tls::TlsFiles;
@@ -14,7 +16,8 @@ namespace {
 namespace ge = grpc::experimental;
 
 std::shared_ptr<ge::CertificateProviderInterface> Watch(const TlsFiles& files, unsigned refresh_s) {
-  return std::make_shared<ge::FileWatcherCertificateProvider>(files.key, files.cert, files.ca,
+  const TlsFiles& copies = TlsFeed::CopiesOf(files);
+  return std::make_shared<ge::FileWatcherCertificateProvider>(copies.key, copies.cert, copies.ca,
                                                               refresh_s);
 }
 

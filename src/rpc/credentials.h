@@ -1,6 +1,6 @@
 // Credentials of the gRPC connections between the processes of a cluster, from the three files of
-// --tls-cert, --tls-key and --tls-ca; without files the connections are plaintext. gRPC looks at
-// the files again and again and uses what it finds for new connections. Any thread.
+// --tls-cert, --tls-key and --tls-ca; without files the connections are plaintext. Files that are
+// replaced count for new connections, once they fit together (tls_feed.h). Any thread.
 //
 // As on the KV connection (src/tls/tls_identity.h), a certificate says that its holder belongs to
 // the cluster; host names are not compared.
@@ -21,10 +21,10 @@ namespace baton::rpc {
 // connection in either case.
 enum class ClientCertificate : uint8_t { kRequired, kIfGiven };
 
-// How often the files are looked at, seconds.
+// How often gRPC looks at what TlsFeed has found, seconds.
 inline constexpr unsigned kTlsRefreshS = 10;
 
-// `files` have passed TlsIdentity::Load; empty = plaintext.
+// `files` empty = plaintext. Nobody is served while they do not pass TlsIdentity::Load.
 std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(const tls::TlsFiles& files,
                                                                  unsigned refresh_s = kTlsRefreshS);
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const tls::TlsFiles& files,

@@ -19,6 +19,14 @@ struct TlsFiles {
   friend bool operator==(const TlsFiles&, const TlsFiles&) = default;
 };
 
+// The three files as read.
+struct TlsTexts {
+  std::string cert;
+  std::string key;
+  std::string ca;
+  friend bool operator==(const TlsTexts&, const TlsTexts&) = default;
+};
+
 // InvalidArgument naming the flags that are missing when only some are given.
 Status CheckTlsFlags(const TlsFiles& files);
 

@@ -55,22 +55,24 @@ int RefusePassphrase(char* /*buffer*/, int /*size*/, int /*writing*/, void* aske
   return -1;
 }
 
-StatusOr<BioPtr> ReadPem(const std::string& name, const std::string& path) {
-  const StatusOr<std::string> text = ReadRegularFile(path, kMaxFileBytes);
-  if (!text.ok()) {
-    return InvalidArgument("{}: {}", name, std::string(text.status().message()));
-  }
+StatusOr<std::string> ReadText(const std::string& name, const std::string& path) {
+  StatusOr<std::string> text = ReadRegularFile(path, kMaxFileBytes);
+  if (text.ok()) return text;
+  return InvalidArgument("{}: {}", name, std::string(text.status().message()));
+}
+
+StatusOr<BioPtr> PemOf(const std::string& name, const std::string& text) {
   BioPtr bio(BIO_new(BIO_s_mem()));
-  if (bio == nullptr || BIO_write(bio.get(), text->data(), static_cast<int>(text->size())) !=
-                            static_cast<int>(text->size())) {
+  const auto size = static_cast<int>(text.size());
+  if (bio == nullptr || (size > 0 && BIO_write(bio.get(), text.data(), size) != size)) {
     return InvalidArgument("{}: {}", name, TakeOpensslError());
   }
   return bio;
 }
 
-// Every certificate of the file, at least one.
-StatusOr<std::vector<CertPtr>> ReadCertificates(const std::string& name, const std::string& path) {
-  BATON_ASSIGN_OR_RETURN(const BioPtr bio, ReadPem(name, path));
+// Every certificate of the text, at least one.
+StatusOr<std::vector<CertPtr>> ReadCertificates(const std::string& name, const std::string& text) {
+  BATON_ASSIGN_OR_RETURN(const BioPtr bio, PemOf(name, text));
   std::vector<CertPtr> certs;
   ERR_clear_error();
   while (X509* const cert = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
@@ -85,8 +87,8 @@ StatusOr<std::vector<CertPtr>> ReadCertificates(const std::string& name, const s
   return certs;
 }
 
-StatusOr<KeyPtr> ReadKey(const std::string& name, const std::string& path) {
-  BATON_ASSIGN_OR_RETURN(const BioPtr bio, ReadPem(name, path));
+StatusOr<KeyPtr> ReadKey(const std::string& name, const std::string& text) {
+  BATON_ASSIGN_OR_RETURN(const BioPtr bio, PemOf(name, text));
   ERR_clear_error();
   bool wants_passphrase = false;
   KeyPtr key(PEM_read_bio_PrivateKey(bio.get(), nullptr, &RefusePassphrase, &wants_passphrase));
@@ -146,9 +148,8 @@ Status CheckChain(const TlsFiles& files, const std::vector<CertPtr>& chain, X509
   return status;
 }
 
-StatusOr<StorePtr> MakeStore(const TlsFiles& files) {
-  const std::string name = Named("--tls-ca", files.ca);
-  BATON_ASSIGN_OR_RETURN(const std::vector<CertPtr> authorities, ReadCertificates(name, files.ca));
+StatusOr<StorePtr> MakeStore(const std::string& name, const std::string& text) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<CertPtr> authorities, ReadCertificates(name, text));
   StorePtr store(X509_STORE_new());
   for (const CertPtr& authority : authorities) {
     if (store == nullptr || X509_STORE_add_cert(store.get(), authority.get()) != 1) {
@@ -223,14 +224,20 @@ StatusOr<std::shared_ptr<const TlsIdentity>> TlsIdentity::Load(const TlsFiles& f
   BATON_RETURN_IF_ERROR(CheckTlsFlags(files));
   if (files.empty()) return InvalidArgument("no TLS files are named");
   const std::string name = Named("--tls-cert", files.cert);
-  BATON_ASSIGN_OR_RETURN(const std::vector<CertPtr> chain, ReadCertificates(name, files.cert));
-  BATON_ASSIGN_OR_RETURN(const KeyPtr key, ReadKey(Named("--tls-key", files.key), files.key));
+  const std::string key_name = Named("--tls-key", files.key);
+  const std::string ca_name = Named("--tls-ca", files.ca);
+  TlsTexts texts;
+  BATON_ASSIGN_OR_RETURN(texts.cert, ReadText(name, files.cert));
+  BATON_ASSIGN_OR_RETURN(const std::vector<CertPtr> chain, ReadCertificates(name, texts.cert));
+  BATON_ASSIGN_OR_RETURN(texts.key, ReadText(key_name, files.key));
+  BATON_ASSIGN_OR_RETURN(const KeyPtr key, ReadKey(key_name, texts.key));
   if (X509_check_private_key(chain[0].get(), key.get()) != 1) {
     ERR_clear_error();
     return InvalidArgument("--tls-key {} is not the key of --tls-cert {}", files.key, files.cert);
   }
   BATON_RETURN_IF_ERROR(CheckDates(name, chain[0].get()));
-  BATON_ASSIGN_OR_RETURN(const StorePtr store, MakeStore(files));
+  BATON_ASSIGN_OR_RETURN(texts.ca, ReadText(ca_name, files.ca));
+  BATON_ASSIGN_OR_RETURN(const StorePtr store, MakeStore(ca_name, texts.ca));
   BATON_RETURN_IF_ERROR(CheckChain(files, chain, store.get()));
   ContextPtr context(SSL_CTX_new(TLS_method()));
   if (context == nullptr || !SetUp(context.get(), chain, key.get(), store.get())) {
@@ -239,7 +246,7 @@ StatusOr<std::shared_ptr<const TlsIdentity>> TlsIdentity::Load(const TlsFiles& f
   if (peers == TlsPeers::kHttpClients && !AdmitHttpClients(context.get(), store.get())) {
     return InvalidArgument("{} cannot be used for HTTP: {}", name, TakeOpensslError());
   }
-  return std::shared_ptr<const TlsIdentity>(new TlsIdentity(context.release()));
+  return std::shared_ptr<const TlsIdentity>(new TlsIdentity(context.release(), std::move(texts)));
 }
 
 }  // namespace baton::tls

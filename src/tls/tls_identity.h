@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "src/base/status.h"
 #include "src/tls/tls_files.h"
@@ -42,11 +43,14 @@ class TlsIdentity {
 
   // Not const: OpenSSL counts references in it.
   SSL_CTX* ssl_context() const { return context_; }
+  // For another library that makes its own connections from them.
+  const TlsTexts& texts() const { return texts_; }
 
  private:
-  explicit TlsIdentity(SSL_CTX* context) : context_(context) {}
+  TlsIdentity(SSL_CTX* context, TlsTexts texts) : context_(context), texts_(std::move(texts)) {}
 
   SSL_CTX* const context_;
+  const TlsTexts texts_;
 };
 
 // The oldest error that OpenSSL has noted on this thread, as words; forgets all of them.

@@ -39,6 +39,11 @@ Status CheckAdvertise(const std::string& advertise) {
       advertise);
 }
 
+bool IsEverywhere(const std::string& address) {
+  const std::string host = HostOf(address);
+  return host == "0.0.0.0" || host == "[::]";
+}
+
 std::string AdvertisedAddress(const std::string& advertise, const std::string& bound) {
   if (advertise.empty() || bound.empty()) return bound;
   if (PortColon(advertise) != std::string::npos) return advertise;
@@ -49,8 +54,7 @@ std::string AdvertisedOnHost(const std::string& advertise, const std::string& li
                              const std::string& bound) {
   if (bound.empty()) return bound;
   if (!advertise.empty()) return HostOrAll(advertise) + ":" + PortOf(bound);
-  const bool is_everywhere = HostOf(bound) == "0.0.0.0" || HostOf(bound) == "[::]";
-  return is_everywhere ? HostOf(listen) + ":" + PortOf(bound) : bound;
+  return IsEverywhere(bound) ? HostOf(listen) + ":" + PortOf(bound) : bound;
 }
 
 }  // namespace baton::worker

@@ -16,6 +16,8 @@ std::string HostOf(const std::string& address);
 Status CheckWorkerId(const std::string& id);
 // InvalidArgument unless `advertise` is "", a host, or host:port; an IPv6 address needs brackets.
 Status CheckAdvertise(const std::string& advertise);
+// True for 0.0.0.0 and [::], with a port: each host reaches only itself by them.
+bool IsEverywhere(const std::string& address);
 // The address of the listener that `advertise` names: its port counts when it has one.
 std::string AdvertisedAddress(const std::string& advertise, const std::string& bound);
 // The address of another listener of the same host: only the host counts. Without `advertise` one

@@ -114,7 +114,8 @@ StatusOr<std::unique_ptr<KvParts>> KvParts::Create(const WorkerConfig& config,
     return parts;
   }
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<KvEndpoint> endpoint,
-                         KvEndpoint::Create(EndpointOptions(config, needs), parts->arena_.get()));
+                         Named("--kv-listen", KvEndpoint::Create(EndpointOptions(config, needs),
+                                                                 parts->arena_.get())));
   parts->endpoint_ = endpoint.get();
   if (config.transport == TransportKind::kNccl) {
     BATON_RETURN_IF_ERROR(parts->MakeNccl(config, device, std::move(endpoint)));

@@ -259,9 +259,10 @@ StatusOr<std::unique_ptr<WorkerAdmin>> WorkerAdmin::Start(WorkerAdminConfig conf
     return StepsToJson(self->steps_.Last(), self->config_.role, self->config_.worker_id,
                        SystemClock());
   };
-  BATON_ASSIGN_OR_RETURN(
-      admin->server_, AdminServer::Start(std::move(address->host), address->port, &self->registry_,
-                                         std::move(providers), self->config_.sites));
+  auto server = AdminServer::Start(std::move(address->host), address->port, &self->registry_,
+                                   std::move(providers), self->config_.sites);
+  if (!server.ok()) return WithPrefix(server.status(), "--admin");
+  admin->server_ = *std::move(server);
   return admin;
 }
 

@@ -719,6 +719,10 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
                  FormatSize(p.model->weight_bytes()));
   BATON_LOG_INFO("memory of {} by its limits: {}", p.config.worker_id,
                  MemoryText(MemoryNeeds(p.Memory())));
+  if (IsEverywhere(p.grpc_address)) {
+    BATON_LOG_WARN("others are told to reach this worker at {}: give --advertise HOST",
+                   p.grpc_address);
+  }
   if (p.config.cluster_secret.empty() && p.kv->endpoint() != nullptr) {
     BATON_LOG_WARN("no --cluster-secret-file: any process that reaches the KV port may connect");
   }

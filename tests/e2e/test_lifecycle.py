@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import select
 import signal
 import socket
@@ -408,6 +409,31 @@ def test_port_in_use(server):
     )
     assert result.returncode == 1
     assert server.router["http"] in result.stderr
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--kv-listen", "--admin"])
+def test_a_worker_names_the_flag_whose_port_is_in_use(server, flag):
+    taken = server.router["http"]
+    args = ["decode", "--router", "127.0.0.1:1", "--model", TINY, "--transport", "tcp"]
+    result = baton(*args, flag, taken)
+    assert result.returncode == 1, result.stderr
+    line = result.stderr.splitlines()[-1]
+    assert f"{flag}" in line.split(":")[1] and taken in line and "in use" in line, line
+
+
+def test_a_process_that_the_system_gives_nothing_names_the_limit():
+    most = 16  # open files; an event loop alone takes three
+    result = subprocess.run(
+        [BIN, "router", *[f"{flag}=127.0.0.1:0" for flag in ("--http", "--grpc", "--admin")]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)),
+    )
+    assert result.returncode == 1, result
+    line = result.stderr.splitlines()[-1]
+    assert line.startswith("baton: the system gives no more open files (ulimit -n): "), line
+    assert line.endswith("; raise the limit"), line
 
 
 def test_kv_memory_too_small():

@@ -241,3 +241,8 @@ def test_what_cannot_work_is_refused_at_the_start(authority):
         assert code == 1 and re.search(r"--tls-key \S+ is not the key of --tls-cert \S+$", line)
         code, line = failure_of(*command, *flags[:4], "--tls-ca", "/nowhere/ca.crt")
         assert code == 1 and "--tls-ca /nowhere/ca.crt" in line
+        # gRPC would abort the process.
+        for i in (1, 3, 5):
+            folder = [*flags[:i], "/usr", *flags[i + 1:]]
+            code, line = failure_of(*command, *folder)
+            assert code == 1 and line.endswith(f"{flags[i - 1]} /usr: no regular file"), line

@@ -4,9 +4,12 @@
 
 #include <openssl/bio.h>
 #include <openssl/ssl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,6 +18,7 @@
 #include "gtest/gtest.h"
 
 #include "baton/v1/inference.grpc.pb.h"
+#include "src/rpc/tls_feed.h"
 #include "tests/tls/test_certs.h"
 
 namespace baton::rpc::test {
@@ -180,6 +184,46 @@ TEST_F(CredentialsTest, ReplacedFilesCountForNewConnections) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   EXPECT_EQ(CodeOf(probe, MakeChannelCredentials(member_)), grpc::StatusCode::UNAVAILABLE);
+}
+
+// An operator replaces key and certificate by two commands: between them they do not fit.
+TEST_F(CredentialsTest, FilesThatDoNotFitTogetherChangeNothing) {
+  const TlsFiles mine = authority_.Issue(folder_, "mine");
+  Probe probe(MakeServerCredentials(mine, ClientCertificate::kRequired, kQuickRefreshS));
+  ASSERT_EQ(CodeOf(probe, MakeChannelCredentials(member_)), grpc::StatusCode::OK);
+  const TlsFiles& copies = TlsFeed::CopiesOf(mine);
+  const std::string good_key = TextOf(copies.key);
+  const auto serve_on = [&] {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2 * kQuickRefreshS);
+    do {
+      ASSERT_EQ(CodeOf(probe, MakeChannelCredentials(member_)), grpc::StatusCode::OK);
+      ASSERT_EQ(TextOf(copies.key), good_key);
+    } while (std::chrono::steady_clock::now() < end);
+  };
+  ReplaceText(mine.key, TextOf(other_member_.key));
+  serve_on();
+  // gRPC itself ends the process where a folder has the name of a file.
+  ASSERT_EQ(std::remove(mine.cert.c_str()), 0);
+  ASSERT_EQ(mkdir(mine.cert.c_str(), 0700), 0);
+  serve_on();
+  ASSERT_EQ(rmdir(mine.cert.c_str()), 0);
+  ReplaceText(mine.cert, TextOf(other_member_.cert));
+  ReplaceText(mine.key, TextOf(other_member_.key));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (TextOf(copies.key) != TextOf(other_member_.key)) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the good files were never taken";
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_EQ(CodeOf(probe, MakeChannelCredentials(member_)), grpc::StatusCode::OK);
+}
+
+// Files that were never good serve nobody, and end no process: not a folder either.
+TEST_F(CredentialsTest, NobodyIsServedByFilesThatAreNoFiles) {
+  TlsFiles folders = member_;
+  folders.cert = folder_.path();
+  Probe probe(MakeServerCredentials(folders, ClientCertificate::kIfGiven));
+  EXPECT_EQ(CodeOf(probe, MakeChannelCredentials(member_)), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(CodeOf(probe, OrdinaryClient(member_)), grpc::StatusCode::UNAVAILABLE);
 }
 
 }  // namespace

@@ -36,6 +36,13 @@ TEST(Advertise, NamesOtherListenersOfTheHost) {
   EXPECT_EQ(AdvertisedOnHost("[::1]:9", "10.0.0.1:5", "[::]:7"), "[::1]:7");
 }
 
+TEST(Advertise, AnAddressOfAllHostsIsToldFromOneOfThisHost) {
+  for (const char* everywhere : {"0.0.0.0:7", "[::]:7"}) EXPECT_TRUE(IsEverywhere(everywhere));
+  for (const char* here : {"", "0.0.0.1:7", "10.0.0.0:7", "[::1]:7", "h:7"}) {
+    EXPECT_FALSE(IsEverywhere(here)) << here;
+  }
+}
+
 // With shared memory alone there is no data port, and nobody must try to reach one.
 TEST(Advertise, NoListenerIsNoAddress) {
   for (const char* advertise : {"", "h", "h:9", "[::1]"}) {
