@@ -10,8 +10,10 @@
 
 namespace baton::kv {
 
-inline constexpr uint32_t kMaxPromptBlocks = 2;
+inline constexpr uint32_t kMaxPromptBlocks = 3;
+inline constexpr uint32_t kMaxCrossingBlocks = 2;
 inline constexpr uint32_t kMaxPoolBlocks = 4;
+inline constexpr uint32_t kClusterBlockSize = 4;  // tokens
 
 // A block as of one allocation.
 struct LedgerHandle {
@@ -75,7 +77,7 @@ struct Packet {
   bool has_transfer = true;
   uint8_t ordinal = 0;  // of a slice or a Nack of one
   uint8_t life = 0;     // of the decode worker, in a grant
-  std::array<uint8_t, kMaxPromptBlocks> generations = {};
+  std::array<uint8_t, kMaxCrossingBlocks> generations = {};
 
   friend auto operator<=>(const Packet&, const Packet&) = default;
 };

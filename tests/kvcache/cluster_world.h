@@ -14,6 +14,7 @@
 //   verified         D binds only what arrived whole, of the sealed prompt, after the close
 //   one end          the client, and each worker's request, end exactly once
 //   fenced           P applies only what D verified of the same attempt
+//   state            its blocks cross once they are final, and D moves it on alone
 // A side whose router died is cancelled at its worker. At rest nothing is held.
 #ifndef BATON_TESTS_KVCACHE_CLUSTER_WORLD_H_
 #define BATON_TESTS_KVCACHE_CLUSTER_WORLD_H_
@@ -34,8 +35,13 @@ struct ClusterShape {
   uint32_t num_decodes = 1;  // <= 2
   uint32_t num_requests = 1;
   bool router_each = false;  // a router for each request, else one for all
-  uint32_t num_blocks = 2;   // of each prompt, <= kMaxPromptBlocks
+  uint32_t num_blocks = 2;   // of each prompt and its state, <= kMaxPromptBlocks
   uint32_t pool_blocks = 2;  // of each worker, <= kMaxPoolBlocks
+  // The first blocks, before a window: no row of the decode worker sees them, so they stay.
+  uint32_t num_unseen = 0;
+  // The last blocks, of a fixed state: the prompt's last token and each one of the answer changes
+  // them.
+  uint32_t num_state = 0;
   uint32_t max_attempts = 2;
   int64_t strand_us = 2'000'000;
   bool damage = true;       // slices may arrive damaged, as often as they like
@@ -48,6 +54,9 @@ struct ClusterShape {
   bool crash_router = true;
   bool cut = true;
   bool cancel = true;
+
+  uint32_t num_crossing() const { return num_blocks - num_unseen; }  // <= kMaxCrossingBlocks
+  uint32_t num_tokens() const { return (num_blocks - num_state) * kClusterBlockSize - 1; }
 };
 
 // One thing that may happen now.
@@ -140,7 +149,7 @@ class ClusterWorld {
     bool told_verified = false;
     bool down_pending = false;
     uint8_t num_ends = 0;  // bound, failed or cancelled
-    std::array<LedgerHandle, kMaxPromptBlocks> blocks = {};
+    std::array<LedgerHandle, kMaxCrossingBlocks> blocks = {};
   };
   // The router's part of one request. Worker 0 is the prefill worker, 1 + i is decode worker i.
   struct RouterSide {
