@@ -3,11 +3,13 @@
 // own request alone.
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -225,6 +227,41 @@ TEST_P(EngineStatesTest, ABranchGoesOnFromACheckpointWithinAPrompt) {
     ExpectSameBits(records[i], Plain(batch[i]), batch[i]);
     EXPECT_GT(records[i].cached_tokens, 0u);
   }
+}
+
+// Two turns of each session, the second one after the first ones of others.
+TEST_P(EngineStatesTest, CheckpointsOfAThousandSessionsStayWithinTheirBudget) {
+  constexpr uint32_t kSessions = 1000;
+  constexpr uint32_t kAtOnce = 8;
+  constexpr uint32_t kPool = 2048;
+  LiveWorker worker(
+      *file_,
+      {.num_blocks = kPool, .max_context = kContext, .incarnation = 2, .prefix_cache = true}, &hub_,
+      &wire_);
+  const uint32_t state_blocks = worker.model().layout().state_blocks;
+  const uint64_t budget = kPool / 2 / state_blocks;  // limits::kCheckpointShare
+  uint64_t most = 0, num_found = 0;
+  std::vector<RequestSpec> begun;
+  for (uint32_t first = 0; first <= kSessions; first += kAtOnce) {
+    std::vector<RequestSpec> specs = std::exchange(begun, {});
+    const size_t num_second = specs.size();
+    for (uint32_t i = 0; first < kSessions && i < kAtOnce; ++i) specs.push_back(Longer({}, 37, 3));
+    const std::vector<Record> records = RunAggregated(&worker, specs);
+    for (size_t i = 0; i < num_second; ++i) num_found += records[i].cached_tokens > 0 ? 1 : 0;
+    for (size_t i = num_second; i < specs.size(); ++i) {
+      begun.push_back(Longer(WithAnswer(specs[i], records[i]), 19, 3));
+    }
+    ExpectSameBits(records[0], Plain(specs[0]), specs[0]);
+    const kv::PrefixStats stats = worker.engine().Snapshot().prefix;
+    most = std::max(most, stats.checkpoints_kept - stats.checkpoints_dropped);
+    ASSERT_LE(most, budget) << "after " << first << " sessions";
+  }
+  EXPECT_EQ(most, budget) << "it was needed";
+  EXPECT_GT(worker.engine().Snapshot().prefix.checkpoints_dropped, kSessions);
+  EXPECT_GT(num_found, kSessions * 9 / 10) << "second turns that went on from a state";
+  std::printf("%u sessions: %llu checkpoints of %u blocks at most, %llu second turns found one\n",
+              kSessions, static_cast<unsigned long long>(most), state_blocks,
+              static_cast<unsigned long long>(num_found));
 }
 
 TEST_P(EngineStatesTest, APrefillWorkerKeepsStatesAndSendsThemOn) {
