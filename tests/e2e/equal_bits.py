@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """64 prompts of each architecture on every path: are the answers' bits those of one worker alone?
 
-  tests/e2e/equal_bits.py [--models NAME ...] [--prompts 64] [--json FILE]
+  tests/e2e/equal_bits.py [--models NAME ...] [--prompts 64] [--json FILE [--keep]]
 
 The models are tests/golden/tiny_NAME.gguf, the paths: eight requests at a time; a hand-off through
 shared memory and over tcp; chunks as short as an objective of 1 ms makes them; a cached prefix of
 two thirds of each prompt; and a decode worker that is killed at eight tokens of an answer, while
 others run. Bits are tokens, log-probabilities, texts and ends. Exits with 1 where one differs or a
-block is left. Odd chunks and NCCL's loopback: tests/engine/engine_equal_bits_test.cc.
+block is left. --keep: the file's rows of other models stay as they are. Odd chunks and NCCL's
+loopback: tests/engine/engine_equal_bits_test.cc.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from baton_server import PATIENT, Server, complete, wait_until  # noqa: E402
 from fault_scenarios import CUT_REQUEST, summary  # noqa: E402
 from fault_work import Stream, Work, run_streams, stop_amid, wait_clean  # noqa: E402
 from machine import record  # noqa: E402
-from roles_cluster import RolesCluster  # noqa: E402
+from roles_cluster import RolesCluster, leave_port  # noqa: E402
 from same_bits import SEED, answers, bits_alone, bits_of, requests_of  # noqa: E402
 
 MODELS = (
@@ -86,7 +87,10 @@ def kill_once(cluster, work, index):
     if not victims:
         assert result["problems"] == []
         return None
-    cluster.roles[victims[0]].process.wait()
+    role = cluster.roles[victims[0]]
+    role.process.wait()
+    for flag in ("--listen", "--kv-listen"):  # others of this machine may have its ports by now
+        leave_port(role, flag)
     cluster.start(victims[0])
     wait_until(cluster.is_whole, 30, "the decode worker is back")
     return result
@@ -155,14 +159,17 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--keep", action="store_true")
     args = parser.parse_args()
-    rows = []
+    kept = json.loads(Path(args.json).read_text())["rows"] if args.json and args.keep else []
+    rows = [row for row in kept if row["model"] not in args.models]
     result = {**record("equal_bits", os.cpu_count()), "seed": SEED, "rows": rows}
     for name in args.models:
         rows.append(measure(name, args.prompts))
+        rows.sort(key=lambda row: MODELS.index(row["model"]))
         if args.json:  # of those so far
             Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
     sys.exit(0 if all(map(is_equal, rows)) else 1)
