@@ -16,7 +16,7 @@ RequestUid UidOf(uint8_t request) { return {11, request + 1u}; }
 // alike.
 TransferId TransferOf(uint32_t attempt) { return TransferId(10 + attempt); }
 
-// Of the blocks of tokens; a state has no link.
+// Links of the blocks of tokens; a state has none.
 const std::vector<ChainLink>& ChainOf(const ClusterShape& shape, bool wrong) {
   const auto make = [](uint32_t blocks, TokenId token) {
     const std::vector<TokenId> tokens(blocks * kClusterBlockSize - 1, token);
