@@ -164,14 +164,18 @@ def main():
     pools = ["--prefill", str(args.pools), "--decode", str(args.pools)]
     if args.kv_memory:
         pools += ["--kv-memory", args.kv_memory]
-    servers = {name: Server(args, [*pools, "--prefix-cache", name]) for name in ("on", "off")}
-    for name in args.experiments:
-        runs = []
-        for k in range(args.rounds):
-            runs.append(EXPERIMENTS[name](servers, random.Random(k), ("on", "off")[k % 2]))
-        result[name] = summarise(name, runs)
-    for server in servers.values():
-        server.stop()
+    servers = {}
+    try:
+        for name in ("on", "off"):
+            servers[name] = Server(args, [*pools, "--prefix-cache", name])
+        for name in args.experiments:
+            runs = []
+            for k in range(args.rounds):
+                runs.append(EXPERIMENTS[name](servers, random.Random(k), ("on", "off")[k % 2]))
+            result[name] = summarise(name, runs)
+    finally:
+        for server in servers.values():
+            server.stop()
     if args.out:
         Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
 
