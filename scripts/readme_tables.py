@@ -119,6 +119,8 @@ def split_costs(result):
 
 
 def prefix_cache(result):
+    if "short_chat" in result:
+        return turns_of_a_chat(result)
     lines = [
         "| request | prompt tokens | of them cached | TTFT | without the cache |",
         "|---|---:|---:|---:|---:|",
@@ -135,6 +137,32 @@ def prefix_cache(result):
             f" {r['ttft_ms_on']:.0f} ms | {r['ttft_ms_off']:.0f} ms |"
         )
     return lines + ["", f"{result['model']}; " + where(result)]
+
+
+def turns_of_a_chat(result):
+    """Counts alone, which a busy machine does not change."""
+    lines = ["| turn | prompt tokens | of them cached | computed |", "|---:|---:|---:|---:|"]
+    for r in result["short_chat"]:
+        prompt, cached = r["prompt_tokens"], r["cached_tokens"]
+        lines.append(f"| {r['case']} | {prompt:.0f} | {cached:.0f} | {prompt - cached:.0f} |")
+    return lines + ["", f"{result['model']}; " + where(result)]
+
+
+def fixed_states(result):
+    def cell(key):
+        middle, low, high = (result[key][name] for name in ("median", "low", "high"))
+        return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+    ttft, step = result["ttft_ms_median"], result["step_ms_median"]
+    lines = [
+        "| what | median (95 % interval) |",
+        "|---|---:|",
+        f"| TTFT of 128 tokens with checkpoints / without ({ttft:.0f} ms) | {cell('ttft_ratio')} |",
+        "| second token after 512 tokens, later than aggregated by, in decode steps"
+        f" of {step:.1f} ms | {cell('second_delay_steps')} |",
+    ]
+    where_text = f"{result['model']}; {len(result['rounds'])} rounds in turn. {where(result)}"
+    return [*lines, "", where_text]
 
 
 CHAOS_NAMES = {
@@ -612,6 +640,7 @@ TABLES = {
     "lending": lending,
     "overload": overload_runs,
     "prefix_cache": prefix_cache,
+    "fixed_states": fixed_states,
     "test_times": test_times,
     "nvcc_summary": nvcc_summary,
 }

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Measures what the prefix cache saves, and checks that it changes no bit. Two servers of two
-prefill and two decode workers each, one with --prefix-cache on and one with off, get the same
-requests in turn.
+prefill and two decode workers each (--pools), one with --prefix-cache on and one with off, get the
+same requests in turn.
 
   benchmarks/serve/prefix_cache.py --model FILE|NAME [--out FILE.json] [--rounds 3]
 
-  chat     ten turns of one conversation: each asks 40 new words and gets 48 tokens
+  chat     ten turns of one conversation: each asks 40 new words and gets 48 tokens; short_chat: 15
+           words and 8 tokens, for a vocabulary in which a word is many tokens
   system   20 users, one after another, after one system prompt of 512 tokens
   cuts     a prompt that shares its first 256, 511, 512, 513 or 1500 tokens with an earlier one,
            which are the sides of the window of a gemma3
@@ -24,7 +25,7 @@ from pathlib import Path
 from serving import ROOT, WORDS, Server, argument_parser, token_prompt
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from machine import record  # noqa: E402
+from machine import count, record  # noqa: E402
 
 SETTLE_S = 0.6  # a heartbeat and more: the router has heard of the blocks of the answer before
 CUTS = (256, 511, 512, 513, 1500)
@@ -87,11 +88,11 @@ def row(case, answers):
     }
 
 
-def chat(servers, rng, first):
+def chat(servers, rng, first, num_words=40, num_tokens=48):
     messages, rows = [], []
     for turn in range(1, 11):
-        messages.append({"role": "user", "content": words(rng, 40)})
-        body = {"messages": messages, "max_tokens": 48, "temperature": 0, "logprobs": True}
+        messages.append({"role": "user", "content": words(rng, num_words)})
+        body = {"messages": messages, "max_tokens": num_tokens, "temperature": 0, "logprobs": True}
         answers = ask_both(servers, "/v1/chat/completions", body, first)
         rows.append(row(turn, answers))
         messages.append({"role": "assistant", "content": answers["on"]["text"]})
@@ -123,7 +124,11 @@ def cuts(servers, rng, first):
     return rows
 
 
-EXPERIMENTS = {"chat": chat, "system": system, "cuts": cuts}
+def short_chat(servers, rng, first):
+    return chat(servers, rng, first, num_words=15, num_tokens=8)
+
+
+EXPERIMENTS = {"chat": chat, "short_chat": short_chat, "system": system, "cuts": cuts}
 
 
 def summarise(name, runs):
@@ -147,20 +152,30 @@ def summarise(name, runs):
 
 def main():
     parser = argument_parser(__doc__)
-    parser.add_argument("--experiments", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
+    usual = ["chat", "system", "cuts"]
+    parser.add_argument("--experiments", nargs="+", choices=EXPERIMENTS, default=usual)
+    parser.add_argument("--pools", type=count, default=2, help="workers of each role")
+    parser.add_argument("--kv-memory", help="that of serve; else its own")
     args = parser.parse_args()
     # Each of the workers gets a thread of its own: only one of them computes at a time.
-    args.threads = max(args.threads, 4)
+    args.threads = max(args.threads, 2 * args.pools)
     result = {**record("prefix_cache", args.threads), "model": Path(args.model).name}
-    pools = ["--prefill", "2", "--decode", "2"]
-    servers = {name: Server(args, [*pools, "--prefix-cache", name]) for name in ("on", "off")}
-    for name in args.experiments:
-        runs = []
-        for k in range(args.rounds):
-            runs.append(EXPERIMENTS[name](servers, random.Random(k), ("on", "off")[k % 2]))
-        result[name] = summarise(name, runs)
-    for server in servers.values():
-        server.stop()
+    result["pools"] = args.pools
+    pools = ["--prefill", str(args.pools), "--decode", str(args.pools)]
+    if args.kv_memory:
+        pools += ["--kv-memory", args.kv_memory]
+    servers = {}
+    try:
+        for name in ("on", "off"):
+            servers[name] = Server(args, [*pools, "--prefix-cache", name])
+        for name in args.experiments:
+            runs = []
+            for k in range(args.rounds):
+                runs.append(EXPERIMENTS[name](servers, random.Random(k), ("on", "off")[k % 2]))
+            result[name] = summarise(name, runs)
+    finally:
+        for server in servers.values():
+            server.stop()
     if args.out:
         Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """64 prompts of each architecture on every path: are the answers' bits those of one worker alone?
 
-  tests/e2e/equal_bits.py [--models NAME ...] [--prompts 64] [--json FILE]
+  tests/e2e/equal_bits.py [--models NAME ...] [--prompts 64] [--json FILE [--keep]]
 
 The models are tests/golden/tiny_NAME.gguf, the paths: eight requests at a time; a hand-off through
 shared memory and over tcp; chunks as short as an objective of 1 ms makes them; a cached prefix of
-two thirds of each prompt; and a decode worker that is killed at eight tokens of an answer. Bits are
-tokens, log-probabilities, texts and ends. Exits with 1 where one differs or a block is left.
+two thirds of each prompt; and a decode worker that is killed at eight tokens of an answer, while
+others run. Bits are tokens, log-probabilities, texts and ends. Exits with 1 where one differs or a
+block is left. --keep: the file's rows of other models stay as they are. Odd chunks and NCCL's
+loopback: tests/engine/engine_equal_bits_test.cc.
 """
 
 import argparse
@@ -19,10 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from baton_server import PATIENT, Server, complete, wait_until  # noqa: E402
-from fault_scenarios import CUT_REQUEST, cut_at_index  # noqa: E402
-from fault_work import Work, wait_clean  # noqa: E402
+from fault_scenarios import CUT_REQUEST, summary  # noqa: E402
+from fault_work import Stream, Work, run_streams, stop_amid, wait_clean  # noqa: E402
 from machine import record  # noqa: E402
-from roles_cluster import RolesCluster  # noqa: E402
+from roles_cluster import RolesCluster, leave_port  # noqa: E402
 from same_bits import SEED, answers, bits_alone, bits_of, requests_of  # noqa: E402
 
 MODELS = (
@@ -31,7 +33,9 @@ MODELS = (
     "phi3_short",  # a window in all layers: streams release blocks
 )
 LONGEST = 400
-KILLED_AT = range(1, 65, 8)
+# Four at a time, long enough that a worker is still at it when the router is asked.
+KILLED_REQUEST = {**CUT_REQUEST, "max_tokens": 440}
+KILLED_AT = range(1, 256, 32)
 
 
 def lengths(num):
@@ -60,18 +64,65 @@ def ask_two_thirds(rows):
     return ask
 
 
+def kill_once(cluster, work, index):
+    """A decode worker is killed once the router has `index` tokens of an answer and lacks some of
+    it. The result; None where no worker was met so."""
+    victims = []
+
+    def during(streams):
+        def is_now(row):
+            return index <= row["num_tokens"] < KILLED_REQUEST["max_tokens"]
+
+        def find():
+            victim = stop_amid(cluster, is_now)
+            return victim or all(stream.ended for stream in streams)
+
+        found = wait_until(find, 120, "a worker amid an answer, or the end of all")
+        if found is not True:
+            victims.append(found["worker_id"])
+            cluster.roles[victims[0]].process.kill()
+
+    streams = run_streams([KnownEnd(cluster, fields) for fields in work.requests], 4, during)
+    result = summary(work, streams)
+    if not victims:
+        assert result["problems"] == []
+        return None
+    role = cluster.roles[victims[0]]
+    role.process.wait()
+    for flag in ("--listen", "--kv-listen"):  # others of this machine may have its ports by now
+        leave_port(role, flag)
+    cluster.start(victims[0])
+    wait_until(cluster.is_whole, 30, "the decode worker is back")
+    return result
+
+
+class KnownEnd(Stream):
+    """A stream that says when it has ended."""
+
+    ended = False
+
+    def run(self):
+        try:
+            return super().run()
+        finally:
+            self.ended = True
+
+
 def kill_at_tokens(model):
-    """How many of the killed answers were resumed with the bits of the undisturbed one."""
+    """How many of the kills met an answer that went on elsewhere, with all answers' bits equal."""
     with RolesCluster(1, 2, model=model, role_args={"router": PATIENT}) as cluster:
         work = Work(seed=1, num=0)
-        work.requests = [CUT_REQUEST]
+        work.requests = [KILLED_REQUEST] * 4
         work.record(cluster)
-        results = [cut_at_index(cluster, work, index) for index in KILLED_AT]
+        results = []
+        for index in KILLED_AT:
+            what = f"a kill at token {index}"
+            results.append(wait_until(lambda i=index: kill_once(cluster, work, i), 600, what))
         wait_clean(cluster)
-    problems = [problem for result in results for problem in result["problems"]]
-    for problem in problems:
-        print(problem)
-    return sum(r["resumed"] == 1 and not r["problems"] for r in results), len(results)
+    for result in results:
+        for problem in result["problems"]:
+            print(problem)
+    return sum(r["resumed"] >= 1 and not r["problems"] for r in results), len(results)
 
 
 def measure(name, num_prompts):
@@ -108,14 +159,19 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--keep", action="store_true")
     args = parser.parse_args()
-    rows = [measure(name, args.prompts) for name in args.models]
+    kept = json.loads(Path(args.json).read_text())["rows"] if args.json and args.keep else []
+    rows = [row for row in kept if row["model"] not in args.models]
     result = {**record("equal_bits", os.cpu_count()), "seed": SEED, "rows": rows}
-    if args.json:
-        Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
+    for name in args.models:
+        rows.append(measure(name, args.prompts))
+        rows.sort(key=lambda row: MODELS.index(row["model"]))
+        if args.json:  # of those so far
+            Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
     sys.exit(0 if all(map(is_equal, rows)) else 1)
 
 

@@ -55,6 +55,12 @@ def keep_port(role, flag, key):
     role.args[place] = f"{host}:{role.report[key].rsplit(':', 1)[1]}"
 
 
+def leave_port(role, flag):
+    """The next life of the process listens wherever there is a port; keep_port's reverse."""
+    place = role.args.index(flag) + 1
+    role.args[place] = role.args[place].rsplit(":", 1)[0] + ":0"
+
+
 class RolesCluster(Server):
     """Router, prefill workers and decode workers as processes of their own."""
 

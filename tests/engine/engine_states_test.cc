@@ -3,14 +3,19 @@
 // own request alone.
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "src/model/state_map.h"
 #include "tests/engine/live_requests.h"
 
 namespace baton::engine {
@@ -63,6 +68,75 @@ class PoisonedModel final : public model::ForwardModel {
  private:
   model::Model* const inner_;
   const std::atomic<bool>* const is_on_;
+};
+
+// How the inputs of a convolution that two ranks divide are put together again. Each rank has its
+// part of q, of k and of v.
+enum class Joining { kByGroup, kAsOne };
+
+// The model, but before the first step behind a prompt of so many tokens the inputs of the
+// convolutions in the state are cut into the parts of two ranks and joined. As one, rank after
+// rank, is wrong: q, k and v are groups of their own.
+class RejoiningModel final : public model::ForwardModel {
+ public:
+  RejoiningModel(model::Model* inner, Joining joining, uint32_t num_prompt_tokens)
+      : inner_(inner), joining_(joining), num_prompt_tokens_(num_prompt_tokens) {}
+
+  uint32_t vocab_size() const override { return inner_->vocab_size(); }
+  uint32_t max_rows() const override { return inner_->max_rows(); }
+  uint32_t max_context() const override { return inner_->max_context(); }
+  uint32_t hidden_size() const override { return inner_->hidden_size(); }
+  Status Forward(const model::ModelBatch& batch, const kv::KvView& kv, model::LayerHook* hook,
+                 std::span<float> logits) override {
+    for (const kernels::AttentionSpan& span : batch.spans) {
+      if (span.first_pos == num_prompt_tokens_) Rejoin(span.kv.state, kv);
+    }
+    return inner_->Forward(batch, kv, hook, logits);
+  }
+
+ private:
+  void Rejoin(std::span<const uint32_t> blocks, const kv::KvView& kv) const {
+    const model::ModelConfig& config = inner_->config();
+    const kernels::DeltaShape& shape = config.delta;
+    const model::StateMap map = model::StateMapOf(config);
+    const size_t slice_bytes = kv.layout->SliceBytes();
+    for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+      if (!config.IsDelta(layer)) continue;
+      const model::StatePlace place = map.places[layer];
+      const auto input_at = [&](uint32_t token, uint32_t channel) {
+        const size_t at = place.offset + shape.matrix_bytes() +
+                          (size_t{token} * shape.num_channels() + channel) * sizeof(float);
+        return kv.Piece(blocks[at / slice_bytes], place.slice, 0, 0) + at % slice_bytes;
+      };
+      for (uint32_t token = 0; token + 1 < shape.num_taps; ++token) {
+        std::vector<float> joined;
+        for (const uint32_t channel : ChannelsInOrder(shape)) {
+          std::memcpy(&joined.emplace_back(), input_at(token, channel), sizeof(float));
+        }
+        for (uint32_t c = 0; c < joined.size(); ++c) {
+          std::memcpy(input_at(token, c), &joined[c], sizeof(float));
+        }
+      }
+    }
+  }
+  std::vector<uint32_t> ChannelsInOrder(const kernels::DeltaShape& shape) const {
+    const uint32_t sizes[] = {shape.key_size(), shape.key_size(), shape.value_size()};
+    std::vector<uint32_t> order;
+    const auto add_part = [&](uint32_t group, uint32_t rank) {
+      const uint32_t size = sizes[group] / 2;
+      const uint32_t first = std::accumulate(sizes, sizes + group, 0u) + rank * size;
+      for (uint32_t i = 0; i < size; ++i) order.push_back(first + i);
+    };
+    for (uint32_t i = 0; i < 6; ++i) {
+      if (joining_ == Joining::kByGroup) add_part(i / 2, i % 2);
+      if (joining_ == Joining::kAsOne) add_part(i % 3, i / 3);
+    }
+    return order;
+  }
+
+  model::Model* const inner_;
+  const Joining joining_;
+  const uint32_t num_prompt_tokens_;
 };
 
 class EngineStatesTest : public ::testing::TestWithParam<const char*> {
@@ -155,6 +229,41 @@ TEST_P(EngineStatesTest, ABranchGoesOnFromACheckpointWithinAPrompt) {
   }
 }
 
+// Two turns of each session, the second one after the first ones of others.
+TEST_P(EngineStatesTest, CheckpointsOfAThousandSessionsStayWithinTheirBudget) {
+  constexpr uint32_t kSessions = 1000;
+  constexpr uint32_t kAtOnce = 8;
+  constexpr uint32_t kPool = 2048;
+  LiveWorker worker(
+      *file_,
+      {.num_blocks = kPool, .max_context = kContext, .incarnation = 2, .prefix_cache = true}, &hub_,
+      &wire_);
+  const uint32_t state_blocks = worker.model().layout().state_blocks;
+  const uint64_t budget = kPool / 2 / state_blocks;  // limits::kCheckpointShare
+  uint64_t most = 0, num_found = 0;
+  std::vector<RequestSpec> begun;
+  for (uint32_t first = 0; first <= kSessions; first += kAtOnce) {
+    std::vector<RequestSpec> specs = std::exchange(begun, {});
+    const size_t num_second = specs.size();
+    for (uint32_t i = 0; first < kSessions && i < kAtOnce; ++i) specs.push_back(Longer({}, 37, 3));
+    const std::vector<Record> records = RunAggregated(&worker, specs);
+    for (size_t i = 0; i < num_second; ++i) num_found += records[i].cached_tokens > 0 ? 1 : 0;
+    for (size_t i = num_second; i < specs.size(); ++i) {
+      begun.push_back(Longer(WithAnswer(specs[i], records[i]), 19, 3));
+    }
+    ExpectSameBits(records[0], Plain(specs[0]), specs[0]);
+    const kv::PrefixStats stats = worker.engine().Snapshot().prefix;
+    most = std::max(most, stats.checkpoints_kept - stats.checkpoints_dropped);
+    ASSERT_LE(most, budget) << "after " << first << " sessions";
+  }
+  EXPECT_EQ(most, budget) << "it was needed";
+  EXPECT_GT(worker.engine().Snapshot().prefix.checkpoints_dropped, kSessions);
+  EXPECT_GT(num_found, kSessions * 9 / 10) << "second turns that went on from a state";
+  std::printf("%u sessions: %llu checkpoints of %u blocks at most, %llu second turns found one\n",
+              kSessions, static_cast<unsigned long long>(most), state_blocks,
+              static_cast<unsigned long long>(num_found));
+}
+
 TEST_P(EngineStatesTest, APrefillWorkerKeepsStatesAndSendsThemOn) {
   LiveWorker p(*file_,
                {.role = WorkerRole::kPrefill,
@@ -191,6 +300,46 @@ TEST_P(EngineStatesTest, APrefillWorkerKeepsStatesAndSendsThemOn) {
   }
   EXPECT_EQ(d.engine().Snapshot().computed_tokens, 0u);
   EXPECT_EQ(d.engine().Snapshot().chain_mismatches, 0u);
+}
+
+// A fault that other servers have shipped. The decode worker plants it in what it received.
+TEST_P(EngineStatesTest, ConvolutionsWhoseGroupsAreJoinedAsOneGiveOtherBits) {
+  const RequestSpec spec = [&] {
+    RequestSpec made = Longer({}, 75, 12);
+    made.num_choices = 1;
+    return made;
+  }();
+  const Record plain = Plain(spec);
+  for (const Joining joining : {Joining::kByGroup, Joining::kAsOne}) {
+    LiveWorker p(*file_,
+                 {.role = WorkerRole::kPrefill,
+                  .num_blocks = kBlocks,
+                  .kind = TransportKind::kLocal,
+                  .max_context = kContext,
+                  .incarnation = 2},
+                 &hub_, &wire_);
+    LiveWorker d(*file_,
+                 {.role = WorkerRole::kDecode,
+                  .num_blocks = kBlocks,
+                  .kind = TransportKind::kLocal,
+                  .max_context = kContext,
+                  .incarnation = 3,
+                  .wrap =
+                      [&](model::Model* inner) {
+                        return std::make_unique<RejoiningModel>(inner, joining,
+                                                                spec.num_prompt_tokens);
+                      }},
+                 &hub_, &wire_);
+    p.Connect(d);
+    const Record record = RunPair(&p, &d, {spec})[0];
+    ASSERT_EQ(record.Tokens(0).size(), plain.Tokens(0).size());
+    EXPECT_EQ(record.Tokens(0)[0], plain.Tokens(0)[0]) << "the prefill worker's";
+    if (joining == Joining::kByGroup) {
+      ExpectSameBits(record, plain, spec);
+    } else {
+      EXPECT_NE(record.Tokens(0)[1], plain.Tokens(0)[1]) << "the first one behind the state";
+    }
+  }
 }
 
 TEST_P(EngineStatesTest, ADecodeWorkerGoesOnFromTheFirstBorderAfterAPromptThatItWasGiven) {

@@ -38,6 +38,10 @@ struct LiveOptions {
   device::CoreShare* cores = nullptr;  // then num_threads is that of all its members
   uint32_t checkpoint_tokens = 0;      // SchedulerConfig's
   bool releases_unseen = true;         // SchedulerConfig::window
+  uint32_t max_chunk = 256;            // SchedulerConfig's
+  // Makes the worker's transport of its endpoint, which is of `kind`; null: the endpoint is it.
+  std::function<std::unique_ptr<kv::KvTransport>(std::unique_ptr<kv::KvEndpoint>, kv::KvArena*)>
+      transport_over;
   // Puts a model of the test in front of the worker's own.
   std::function<std::unique_ptr<model::ForwardModel>(model::Model*)> wrap;
 };
@@ -67,12 +71,16 @@ class LiveWorker {
       auto made = kv::KvEndpoint::Create(endpoint, arena_.get());
       EXPECT_TRUE(made.ok()) << made.status();
       endpoint_ = made->get();
-      transport_ = *std::move(made);
+      if (options.transport_over) {
+        transport_ = options.transport_over(*std::move(made), arena_.get());
+      } else {
+        transport_ = *std::move(made);
+      }
     }
     EngineConfig config;
     config.scheduler.role = options.role;
     config.scheduler.max_batch_tokens = 512;
-    config.scheduler.max_chunk = 256;
+    config.scheduler.max_chunk = options.max_chunk;
     config.scheduler.max_running = 64;
     config.scheduler.checkpoint_tokens = options.checkpoint_tokens;
     if (options.releases_unseen) config.scheduler.window = model_->config().window_of_all();
@@ -143,7 +151,7 @@ class LiveWorker {
   std::unique_ptr<kv::KvArena> arena_;
   std::unique_ptr<KvStore> kv_;
   std::unique_ptr<kv::KvTransport> transport_;
-  kv::KvEndpoint* endpoint_ = nullptr;  // transport_, when it is one
+  kv::KvEndpoint* endpoint_ = nullptr;  // transport_, or what it is made of
   Recorder recorder_;
   std::unique_ptr<Engine> engine_;
 };

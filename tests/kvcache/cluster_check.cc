@@ -175,7 +175,7 @@ void ClusterWorld::CheckLedgers() {
     }
   }
   for (const DestSide& side : dests_) {
-    for (uint32_t i = 0; i < shape_->num_blocks; ++i) {
+    for (uint32_t i = 0; i < shape_->num_crossing(); ++i) {
       count(&decode[side.decode], decode_ledgers_[side.decode], side.blocks[i], side.holds ? 1 : 0,
             side.pinned ? 1 : 0);
     }

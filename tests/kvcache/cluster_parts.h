@@ -1,5 +1,5 @@
-// The small parts of a ClusterWorld: a ledger of blocks, packets on the network, and what the
-// router and the workers tell each other. Plain values.
+// The small parts of a ClusterWorld: its size, a ledger of blocks, packets on the network, and what
+// the router and the workers tell each other. Plain values.
 #ifndef BATON_TESTS_KVCACHE_CLUSTER_PARTS_H_
 #define BATON_TESTS_KVCACHE_CLUSTER_PARTS_H_
 
@@ -10,8 +10,39 @@
 
 namespace baton::kv {
 
-inline constexpr uint32_t kMaxPromptBlocks = 2;
+inline constexpr uint32_t kMaxPromptBlocks = 3;
+inline constexpr uint32_t kMaxCrossingBlocks = 2;
 inline constexpr uint32_t kMaxPoolBlocks = 4;
+inline constexpr uint32_t kClusterBlockSize = 4;  // tokens
+
+// Size and fault budget of a world.
+struct ClusterShape {
+  uint32_t num_decodes = 1;  // <= 2
+  uint32_t num_requests = 1;
+  bool router_each = false;  // a router for each request, else one for all
+  uint32_t num_blocks = 2;   // of each prompt and its state, <= kMaxPromptBlocks
+  uint32_t pool_blocks = 2;  // of each worker, <= kMaxPoolBlocks
+  // The first blocks, before a window: no row of the decode worker sees them, so they stay.
+  uint32_t num_unseen = 0;
+  // The last blocks, of a fixed state: the prompt's last token and each one of the answer changes
+  // them.
+  uint32_t num_state = 0;
+  uint32_t max_attempts = 2;
+  int64_t strand_us = 2'000'000;
+  bool damage = true;       // slices may arrive damaged, as often as they like
+  bool slow_router = true;  // notices may wait on their way; else the router hears at once
+  bool mixed_up = false;    // the prefill worker computes another prompt than the one asked for
+  // Budget of faults, all kinds together, and which kinds there are.
+  uint32_t faults = 1;
+  bool crash_prefill = true;
+  bool crash_decode = true;
+  bool crash_router = true;
+  bool cut = true;
+  bool cancel = true;
+
+  uint32_t num_crossing() const { return num_blocks - num_unseen; }  // <= kMaxCrossingBlocks
+  uint32_t num_tokens() const { return (num_blocks - num_state) * kClusterBlockSize - 1; }
+};
 
 // A block as of one allocation.
 struct LedgerHandle {
@@ -75,7 +106,7 @@ struct Packet {
   bool has_transfer = true;
   uint8_t ordinal = 0;  // of a slice or a Nack of one
   uint8_t life = 0;     // of the decode worker, in a grant
-  std::array<uint8_t, kMaxPromptBlocks> generations = {};
+  std::array<uint8_t, kMaxCrossingBlocks> generations = {};
 
   friend auto operator<=>(const Packet&, const Packet&) = default;
 };

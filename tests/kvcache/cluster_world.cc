@@ -10,21 +10,21 @@ namespace {
 
 constexpr uint64_t kLayoutId = 77;
 constexpr uint64_t kSliceBytes = 64;
-constexpr uint32_t kBlockSize = 4;
 
 RequestUid UidOf(uint8_t request) { return {11, request + 1u}; }
 // The id is equal for all requests, so that worlds which differ in the names of requests look
 // alike.
 TransferId TransferOf(uint32_t attempt) { return TransferId(10 + attempt); }
 
-const std::vector<ChainLink>& ChainOf(uint32_t num_blocks, bool wrong) {
+// Links of the blocks of tokens; a state has none.
+const std::vector<ChainLink>& ChainOf(const ClusterShape& shape, bool wrong) {
   const auto make = [](uint32_t blocks, TokenId token) {
-    const std::vector<TokenId> tokens(blocks * kBlockSize - 1, token);
-    return ChainLinks(DeriveChainKey("s", "t"), kBlockSize, tokens);
+    const std::vector<TokenId> tokens(blocks * kClusterBlockSize - 1, token);
+    return ChainLinks(DeriveChainKey("s", "t"), kClusterBlockSize, tokens);
   };
   static const std::vector<ChainLink> kChains[2][2] = {{make(1, 9), make(1, 8)},
                                                        {make(2, 9), make(2, 8)}};
-  return kChains[num_blocks - 1][wrong ? 1 : 0];
+  return kChains[shape.num_blocks - shape.num_state - 1][wrong ? 1 : 0];
 }
 
 HandoffTimers TimersOf(const ClusterShape& shape) {
@@ -38,8 +38,8 @@ Seal SealOf(const ClusterShape& shape) {
   Seal seal;
   seal.first_tokens.push_back({0, 7});
   seal.next_output_index = 1;
-  seal.chain = ChainOf(shape.num_blocks, shape.mixed_up);
-  seal.num_tokens = shape.num_blocks * kBlockSize - 1;
+  seal.chain = ChainOf(shape, shape.mixed_up);
+  seal.num_tokens = shape.num_tokens();
   return seal;
 }
 
@@ -218,6 +218,8 @@ void ClusterWorld::DoAtDest(const ClusterStep& step) {
       side.down_pending = false;
       return At(side, [&](auto* out) { side.machine.OnPeerDown("reset", side.now_us, out); });
     case Kind::kDecode:
+      Expect(shape_->num_state == 0 || !(side.pinned || side.open || side.closing),
+             "D moves on a state that a transport may write");
       Tell(side.request, static_cast<uint8_t>(1 + side.decode),
            {Notice::Kind::kLastToken, side.attempt});
       return DropBlocks(side);
@@ -268,6 +270,7 @@ void ClusterWorld::CancelSource(SourceSide& side) {
   At(side, [&](auto* out) { side.machine.OnCancel("cancelled", side.now_us, out); });
 }
 
+// A state is the last to be sealed: until then each step writes it.
 void ClusterWorld::Compute(SourceSide& side) {
   if (!side.allocated) {
     for (uint32_t i = 0; i < shape_->num_blocks; ++i) side.blocks[i] = prefill_ledger_.Allocate();
@@ -396,7 +399,7 @@ void ClusterWorld::Unpin(SourceSide& side, const HandoffAction& action) {
 void ClusterWorld::StartDest(uint8_t request, uint8_t decode, const Command& command) {
   Ledger& ledger = decode_ledgers_[decode];
   const auto worker = static_cast<uint8_t>(1 + decode);
-  if (ledger.NumFree() < shape_->num_blocks) {
+  if (ledger.NumFree() < shape_->num_crossing()) {
     return Tell(request, worker, {Notice::Kind::kRejected, command.attempt});
   }
   DestSpec spec;
@@ -405,12 +408,14 @@ void ClusterWorld::StartDest(uint8_t request, uint8_t decode, const Command& com
   spec.layout_id = kLayoutId;
   spec.slice_bytes = kSliceBytes;
   spec.num_layers = 1;
-  spec.num_tokens = shape_->num_blocks * kBlockSize - 1;
+  spec.num_tokens = shape_->num_tokens();
+  spec.num_held = shape_->num_unseen;
+  spec.num_state = shape_->num_state;
   spec.vocab_size = 100;
-  spec.chain = ChainOf(shape_->num_blocks, false);
+  spec.chain = ChainOf(*shape_, false);
   spec.timers = TimersOf(*shape_);
-  std::array<LedgerHandle, kMaxPromptBlocks> blocks = {};
-  for (uint32_t i = 0; i < shape_->num_blocks; ++i) {
+  std::array<LedgerHandle, kMaxCrossingBlocks> blocks = {};
+  for (uint32_t i = 0; i < shape_->num_crossing(); ++i) {
     blocks[i] = ledger.Allocate();
     spec.generations.push_back(blocks[i].generation);
   }
@@ -449,7 +454,9 @@ void ClusterWorld::ApplyDest(DestSide& side, const HandoffAction& action) {
     case HandoffActionKind::kOpenReceive:
       Expect(side.holds && !side.pinned, "opens twice, or without blocks");
       side.pinned = side.open = true;
-      for (uint32_t i = 0; i < shape_->num_blocks; ++i) ++ledger.Of(side.blocks[i]).transfer_refs;
+      for (uint32_t i = 0; i < shape_->num_crossing(); ++i) {
+        ++ledger.Of(side.blocks[i]).transfer_refs;
+      }
       return;
     case HandoffActionKind::kLabelReceiving:
       return Expect(side.holds && side.pinned && !side.bound, "receives without blocks");
@@ -465,7 +472,9 @@ void ClusterWorld::ApplyDest(DestSide& side, const HandoffAction& action) {
         return Expect(false, "unpins while the transport writes");
       }
       side.pinned = false;
-      for (uint32_t i = 0; i < shape_->num_blocks; ++i) --ledger.Of(side.blocks[i]).transfer_refs;
+      for (uint32_t i = 0; i < shape_->num_crossing(); ++i) {
+        --ledger.Of(side.blocks[i]).transfer_refs;
+      }
       return;
     case HandoffActionKind::kBindBlocks:
       return Bind(side);
@@ -483,7 +492,7 @@ void ClusterWorld::ApplyDest(DestSide& side, const HandoffAction& action) {
 
 void ClusterWorld::Bind(DestSide& side) {
   Expect(side.holds && !side.pinned, "binds blocks that the transport may write");
-  Expect(side.received == (1u << shape_->num_blocks) - 1, "binds with slices missing");
+  Expect(side.received == (1u << shape_->num_crossing()) - 1, "binds with slices missing");
   Expect(!shape_->mixed_up, "binds another prompt");
   Expect(side.machine.seal().has_value(), "binds without a Seal");
   side.bound = true;
@@ -532,7 +541,7 @@ void ClusterWorld::DeliverSlice(const Packet& packet, bool damaged) {
     });
   }
   side->received = static_cast<uint8_t>(side->received | 1u << packet.ordinal);
-  const uint32_t all = (1u << shape_->num_blocks) - 1;
+  const uint32_t all = (1u << shape_->num_crossing()) - 1;
   const auto count = static_cast<uint32_t>(__builtin_popcount(side->received));
   At(*side, [&](auto* out) {
     side->machine.OnReceiveProgress(count, side->received == all, side->now_us, out);
@@ -587,17 +596,17 @@ HandoffMessage ClusterWorld::Decode(const Packet& packet) const {
   if (packet.has_transfer) key.transfer = TransferOf(packet.attempt);
   switch (packet.kind) {
     case Packet::Kind::kGrant: {
-      const uint64_t bytes = shape_->num_blocks * kSliceBytes;
+      const uint64_t bytes = shape_->num_crossing() * kSliceBytes;
       const Incarnation life(100u * (packet.decode + 1u) + packet.life);
-      Grant grant{key, life, {}, kLayoutId, bytes, TimersOf(*shape_).ttl_ms};
+      Grant grant{key, life, {}, kLayoutId, bytes, TimersOf(*shape_).ttl_ms, shape_->num_unseen};
       grant.generations.assign(packet.generations.begin(),
-                               packet.generations.begin() + shape_->num_blocks);
+                               packet.generations.begin() + shape_->num_crossing());
       return grant;
     }
     case Packet::Kind::kSeal: {
       Seal seal = SealOf(*shape_);
       seal.key = key;
-      seal.num_slices = shape_->num_blocks;
+      seal.num_slices = shape_->num_crossing();
       return seal;
     }
     case Packet::Kind::kApplied:

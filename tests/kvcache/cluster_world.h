@@ -14,6 +14,7 @@
 //   verified         D binds only what arrived whole, of the sealed prompt, after the close
 //   one end          the client, and each worker's request, end exactly once
 //   fenced           P applies only what D verified of the same attempt
+//   state            its blocks cross once they are final, and D moves it on alone
 // A side whose router died is cancelled at its worker. At rest nothing is held.
 #ifndef BATON_TESTS_KVCACHE_CLUSTER_WORLD_H_
 #define BATON_TESTS_KVCACHE_CLUSTER_WORLD_H_
@@ -28,27 +29,6 @@
 #include "tests/kvcache/cluster_parts.h"
 
 namespace baton::kv {
-
-// Size and fault budget of a world.
-struct ClusterShape {
-  uint32_t num_decodes = 1;  // <= 2
-  uint32_t num_requests = 1;
-  bool router_each = false;  // a router for each request, else one for all
-  uint32_t num_blocks = 2;   // of each prompt, <= kMaxPromptBlocks
-  uint32_t pool_blocks = 2;  // of each worker, <= kMaxPoolBlocks
-  uint32_t max_attempts = 2;
-  int64_t strand_us = 2'000'000;
-  bool damage = true;       // slices may arrive damaged, as often as they like
-  bool slow_router = true;  // notices may wait on their way; else the router hears at once
-  bool mixed_up = false;    // the prefill worker computes another prompt than the one asked for
-  // Budget of faults, all kinds together, and which kinds there are.
-  uint32_t faults = 1;
-  bool crash_prefill = true;
-  bool crash_decode = true;
-  bool crash_router = true;
-  bool cut = true;
-  bool cancel = true;
-};
 
 // One thing that may happen now.
 struct ClusterStep {
@@ -140,7 +120,7 @@ class ClusterWorld {
     bool told_verified = false;
     bool down_pending = false;
     uint8_t num_ends = 0;  // bound, failed or cancelled
-    std::array<LedgerHandle, kMaxPromptBlocks> blocks = {};
+    std::array<LedgerHandle, kMaxCrossingBlocks> blocks = {};
   };
   // The router's part of one request. Worker 0 is the prefill worker, 1 + i is decode worker i.
   struct RouterSide {

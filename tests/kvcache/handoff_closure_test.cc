@@ -97,6 +97,19 @@ TEST(HandoffClosureTest, OnePrefillOneDecodeTwoRequestsShareThePool) {
   EXPECT_GT(seen.done, 0u);
 }
 
+// A model of all kinds of pools: rows before a window stay, rows within it and a state cross.
+TEST(HandoffClosureTest, RowsBeforeAWindowStayAndAStateCrosses) {
+  const Closure seen =
+      ExpectClosed("1 P x 1 D x 1 request, a window and a state", {.num_blocks = 3,
+                                                                   .pool_blocks = 3,
+                                                                   .num_unseen = 1,
+                                                                   .num_state = 1,
+                                                                   .max_attempts = 1,
+                                                                   .slow_router = false,
+                                                                   .faults = Pick(0u, 1u, 1u)});
+  EXPECT_GT(seen.done, 0u);
+}
+
 TEST(HandoffClosureTest, TwoRoutersOneOfWhichDies) {
   if (TheForm() == Form::kShort) return;  // the death of the only router is explored above
   const Closure seen =

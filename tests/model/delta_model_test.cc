@@ -20,6 +20,7 @@
 #include "src/model/model_report.h"
 #include "src/model/state_map.h"
 #include "src/model/tensor_plan.h"
+#include "tests/model/changed_file.h"
 #include "tests/model/gguf_builder.h"
 #include "tests/model/model_fixture.h"
 #include "tests/model/packed_folder.h"
@@ -289,6 +290,21 @@ TEST(DeltaModelTest, RefusesKeysAndTensorsThatDisagree) {
   ExpectRefused(WithValue("qwen35.full_attention_interval", 6), "is 6, supported is [1, 5]");
   ExpectRefused(WithValue("qwen35.nextn_predict_layers", 6), "is 6 of 6 layers");
   ExpectRefused(WithValue("qwen35.nextn_predict_layers", 0), "blk.5.");
+}
+
+// As converters leave them out. All that is said of it is one line, as of a file that has them.
+TEST(DeltaModelTest, TensorsOfPredictionMayBeMissing) {
+  ChangedFile changed(kFile);
+  const size_t num_before = changed.tensors().size();
+  std::erase_if(changed.tensors(),
+                [](const TensorCopy& tensor) { return tensor.name.starts_with("blk.5."); });
+  ASSERT_LT(changed.tensors().size(), num_before);
+  const auto file = GgufFile::FromBytes(changed.Bytes());
+  ASSERT_TRUE(file.ok()) << file.status();
+  const absl::Status status = CheckServable(**file);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(DescribeModelFile(**file, status),
+              HasSubstr("prediction    1 layer(s) of several tokens at once are not used"));
 }
 
 // The config.json of the tiny folder with one key set, and what is said of it.
