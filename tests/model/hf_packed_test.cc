@@ -59,6 +59,7 @@ std::vector<GoldenCase> GoldenCases() {
       {"ct8", ct(8, 0), GgmlType::kQ8_0},
       {"ct8_zeros", ct(8, 32, true), GgmlType::kBf16},
       {"ct_ints", ct(8, 0), GgmlType::kQ8_0},
+      {"ct_ints", ct(4, 0), GgmlType::kQ8_0},  // a byte holds fewer bits too
       {"ct_ints_zeros", ct(8, 0, true), GgmlType::kBf16},
       {"awq", awq, GgmlType::kQ5_0},
       {"awq_eights", awq, GgmlType::kQ4_0},
