@@ -13,16 +13,12 @@ namespace baton::model {
 absl::StatusOr<std::optional<Pooling>> ReadHfPooling(const std::string& folder) {
   constexpr std::string_view kName = "1_Pooling/config.json";
   const std::filesystem::path path = std::filesystem::path(folder) / kName;
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return std::optional<Pooling>();
-  const absl::StatusOr<FileMapping> file = FileMapping::Open(path.string());
-  if (!file.ok()) {
-    return FolderError(FolderErrorCode::kMissingFile,
-                       fmt::format("{}: {}", kName, std::string(file.status().message())));
-  }
-  const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
-                              file->bytes().size());
-  BATON_ASSIGN_OR_RETURN(const nlohmann::json json, ParseHfConfigJson(text));
+  const auto file = FileMapping::OpenIfThere(path.string());
+  if (!file.ok()) return CannotOpenFile(kName, file.status());
+  if (!file->has_value()) return std::optional<Pooling>();
+  const std::string_view text(reinterpret_cast<const char*>((*file)->bytes().data()),
+                              (*file)->bytes().size());
+  BATON_ASSIGN_OR_RETURN(const nlohmann::json json, ParseHfConfigJson(text, kName));
   const JsonObject config(json, std::string(kName));
   // All modes that sentence-transformers 5 has.
   struct Mode {
@@ -40,6 +36,7 @@ absl::StatusOr<std::optional<Pooling>> ReadHfPooling(const std::string& folder) 
     BATON_ASSIGN_OR_RETURN(const bool is_on, config.BoolOr(mode.key, false));
     if (is_on) pooling = pooling.has_value() ? Pooling::kNone : mode.pooling;
   }
+  std::error_code ignored;
   if (std::filesystem::exists(std::filesystem::path(folder) / "2_Dense", ignored)) {
     pooling = Pooling::kNone;
   }

@@ -327,15 +327,10 @@ absl::StatusOr<HfQuantization> ReadHfQuantization(const JsonObject& config) {
 
 absl::StatusOr<HfQuantization> ReadHfQuantConfigFile(std::string_view text) {
   constexpr const char* kName = "hf_quant_config.json";
-  const absl::StatusOr<Json> json = ParseHfConfigJson(text);
-  if (!json.ok()) {
-    return FolderError(
-        FolderErrorOf(json.status()),
-        fmt::format("{}: no JSON object of at most {} bytes", kName, kMaxHfConfigBytes));
-  }
+  BATON_ASSIGN_OR_RETURN(const Json json, ParseHfConfigJson(text, kName));
   HfQuantization out;
   out.name = "modelopt";
-  BATON_RETURN_IF_ERROR(ReadModelOptForms(JsonObject(*json, kName), out));
+  BATON_RETURN_IF_ERROR(ReadModelOptForms(JsonObject(json, kName), out));
   return out;
 }
 
