@@ -247,6 +247,9 @@ Status WorkerProcess::Parts::LoadModel() {
   BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadModelTokenizer(*file, config.model_path));
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
   eog_tokens.assign(tokenizer->eog_ids().begin(), tokenizer->eog_ids().end());
+  if (eog_tokens.empty()) {
+    BATON_LOG_WARN("no token of the model ends an answer: each goes on until max_tokens");
+  }
   tokenizer_id = tokenizer->tokenizer_id();
   BATON_ASSIGN_OR_RETURN(tokenizer_bytes, spec.SerializeForHello());
   MakePool();
