@@ -321,8 +321,8 @@ class FolderReader {
     return id.is_number_unsigned() && id.get<uint64_t>() < vocab_size_;
   }
 
-  // The integers of an id or a list of ids; none for null. Anything else is refused: passed over, it
-  // would let answers go on until max_tokens.
+  // The integers of an id or a list of ids; none for null. Anything else is refused: passed over,
+  // it would let answers go on until max_tokens.
   static StatusOr<std::vector<Json>> IdsOf(const Json& value, std::string_view file,
                                            std::string_view key) {
     std::vector<Json> ids;

@@ -33,7 +33,7 @@ enum TokenTrait : int32_t {
   kTakesBlanksAfter = 2,   // rstrip
   kIsWholeWord = 4,        // single_word: not found beside a letter or digit
   kIsNormalized = 8,       // found in normalized text, after all that are not; user-defined only
-  // One character that model.vocab lacks: where it is not found, it is its bytes. User-defined only.
+  // One character that model.vocab lacks: its bytes where it is not found. User-defined only.
   kIsFoundOnly = 16,
 };
 inline constexpr int32_t kAllTokenTraits = 31;

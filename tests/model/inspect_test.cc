@@ -182,7 +182,8 @@ TEST(InspectTest, SaysWhyThereAreNoChats) {
 
 // Served too, but no answer ends before max_tokens.
 TEST(InspectTest, SaysThatNoTokenEndsAnAnswer) {
-  constexpr const char* kLine = "no end        no token ends an answer: it goes on until max_tokens\n";
+  constexpr const char* kLine =
+      "no end        no token ends an answer: it goes on until max_tokens\n";
   const std::string eos = "tokenizer.ggml.eos_token_id";
   GgufBuilder none = TinyLlama({.left_out_key = eos});
   EXPECT_THAT(InspectBytes(none.Build()).out, HasSubstr(kLine));

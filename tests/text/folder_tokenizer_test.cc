@@ -193,9 +193,8 @@ TEST(FolderTokenizerTest, AnEndThatIsNoIdIsRefused) {
         Case{R"({"id": 3})", "a list or an object"}, Case{"NaN", "a list or an object"}}) {
     for (const char* key : {"eos_token_id", "bos_token_id"}) {
       const std::string config = fmt::format(R"({{"{}": {}}})", key, test.value);
-      const std::string said =
-          fmt::format("config.json: {} is {}, wanted an id of a token or a list of ids", key,
-                      test.said);
+      const std::string said = fmt::format(
+          "config.json: {} is {}, wanted an id of a token or a list of ids", key, test.said);
       files.generation_config_json = config;
       files.config_json = "{}";
       EXPECT_EQ(std::string(TokenizerSpecFromFolder(files, vocab_size).status().message()),
