@@ -115,8 +115,8 @@ absl::Status ReadAwq(const JsonObject& config, HfQuantization& out) {
       "backend", R"(["autoawq", "auto", "auto_trainable", "gemm", "gemm_triton", "machete",
           "marlin", "exllama_v1", "exllama_v2", "torch_awq", "torch_fused_awq"])"));
   BATON_RETURN_IF_ERROR(CheckIsText(config, "pack_dtype", "int32"));
-  BATON_ASSIGN_OR_RETURN(const bool zeros, config.BoolOr("zero_point", true));
-  if (!zeros) return config.Unsupported("zero_point", "true");
+  // False where all zero points are 8, GPTQModel's default; the tensors have them all the same.
+  BATON_RETURN_IF_ERROR(config.BoolOr("zero_point", true).status());
   const char* group_key = FirstOf(config, {"group_size", "q_group_size"});
   BATON_ASSIGN_OR_RETURN(const uint32_t group, GroupOr(config, group_key, 128));
   out.method = HfQuantMethod::kAwq;
