@@ -55,7 +55,7 @@ Status CheckChats(const TokenizerSpec& spec, const Tokenizer& tokenizer) {
   return chats.Render(std::span(&hello, 1), {.now_unix_s = 0}).status();
 }
 
-// What a model may lack and is served all the same.
+// Lacks of a model that is served all the same.
 struct Lacks {
   Status chats;         // the result of CheckChats
   bool no_end = false;  // no token ends an answer

@@ -27,7 +27,7 @@ constexpr std::array kModes = {
     Mode{"mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens", Pooling::kNone},
     Mode{"weightedmean", "pooling_mode_weightedmean_tokens", Pooling::kNone}};
 
-// Of `pooling_mode`, a name or a list of names.
+// `names`: the value of `pooling_mode`, a name or a list of names.
 absl::StatusOr<Pooling> PoolingOfNames(const JsonObject& config, const nlohmann::json& names) {
   constexpr const char* kWanted = "a pooling mode or a list of them";
   if (names.is_array() && names.size() != 1) return Pooling::kNone;
