@@ -25,10 +25,17 @@ bool IsAnonymousPipe(int fd) {
 
 }  // namespace
 
+bool HasEntry(const std::string& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0;
+}
+
 StatusOr<std::string> ReadRegularFile(const std::string& path, size_t max_bytes) {
   // O_NONBLOCK: opening a FIFO must fail below, not wait for a writer.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd && (errno == ENOENT || errno == ENOTDIR)) return NotFound("there is no such file");
+  const bool is_missing = !fd && (errno == ENOENT || errno == ENOTDIR);
+  if (is_missing && !HasEntry(path)) return NotFound("there is no such file");
+  if (is_missing) return Unavailable("a link to a file that is not there");
   if (!fd) return Unavailable("cannot open: {}", ErrnoText(errno));
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return Unavailable("cannot stat: {}", ErrnoText(errno));

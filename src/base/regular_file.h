@@ -11,9 +11,13 @@
 
 namespace baton {
 
-// The bytes of a regular file. NotFound when there is none at `path`; InvalidArgument when it is of
-// another kind (a FIFO is not waited for) or has more than `max_bytes`; Unavailable when it cannot
-// be read. Messages do not name the path: the caller knows what the user called it.
+// True when a folder has an entry of this name, of whatever kind: also a link to nothing.
+bool HasEntry(const std::string& path);
+
+// The bytes of a regular file. NotFound when there is nothing at `path`; InvalidArgument when it is
+// of another kind (a FIFO is not waited for) or has more than `max_bytes`; Unavailable when it
+// cannot be read, or is a link to nothing. Messages do not name the path: the caller knows what the
+// user called it.
 StatusOr<std::string> ReadRegularFile(const std::string& path, size_t max_bytes);
 
 // The text of a file of the kernel (/proc, /sys), whose size nobody knows before it is read;

@@ -55,13 +55,19 @@ Status CheckChats(const TokenizerSpec& spec, const Tokenizer& tokenizer) {
   return chats.Render(std::span(&hello, 1), {.now_unix_s = 0}).status();
 }
 
+// Lacks of a model that is served all the same.
+struct Lacks {
+  Status chats;         // the result of CheckChats
+  bool no_end = false;  // no token ends an answer
+};
+
 // Checks what the model reader cannot know: whether the text library can build the tokenizer, and
-// routers take it. `chats` gets the result of CheckChats: without chats a model is served all the
-// same.
-Status CheckTokenizer(const GgufFile& file, const std::string& path, Status* chats) {
+// routers take it.
+Status CheckTokenizer(const GgufFile& file, const std::string& path, Lacks* lacks) {
   BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadModelTokenizer(file, path));
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
-  *chats = CheckChats(spec, *tokenizer);
+  lacks->chats = CheckChats(spec, *tokenizer);
+  lacks->no_end = tokenizer->eog_ids().empty();
   return spec.SerializeForHello().status();
 }
 
@@ -99,8 +105,8 @@ int RunInspect(std::string_view command, const std::string& path, const Status& 
   if (!file.ok()) return refuse(file.status());
   Status servable = name;
   if (servable.ok()) servable = CheckServable(**file);
-  Status chats;
-  if (servable.ok()) servable = CheckTokenizer(**file, path, &chats);
+  Lacks lacks;
+  if (servable.ok()) servable = CheckTokenizer(**file, path, &lacks);
   bool tries = FitsMemory(**file);
   if (servable.ok()) {
     ThreadPool pool(NumComputeThreads(0));
@@ -113,7 +119,10 @@ int RunInspect(std::string_view command, const std::string& path, const Status& 
     }
   }
   out << DescribeModelFile(**file, servable);
-  if (servable.ok() && !chats.ok()) out << "no chats      " << chats.message() << "\n";
+  if (servable.ok() && !lacks.chats.ok()) out << "no chats      " << lacks.chats.message() << "\n";
+  if (servable.ok() && lacks.no_end) {
+    out << "no end        no token ends an answer: it goes on until max_tokens\n";
+  }
   if (servable.ok() && !tries) {
     out << "not tried     the first token: the model does not fit the memory that is free here\n";
   }

@@ -99,9 +99,7 @@ absl::Status ConvertModel(const GgufFile& file, const ConvertOptions& options,
     std::span<const std::byte> bytes = tensor.data;
     if (static_cast<uint32_t>(type) != tensor.type->id) {
       absl::StatusOr<std::vector<std::byte>> made = EncodeMatrix(tensor, type, *options.pool);
-      if (!made.ok()) {
-        return WithPrefix(made.status(), fmt::format("tensor \"{}\"", tensor.name));
-      }
+      if (!made.ok()) return WithPrefix(made.status(), "tensor " + tensor.NameText());
       encoded = *std::move(made);
       bytes = encoded;
     }

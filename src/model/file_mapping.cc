@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "src/base/errno_text.h"
+#include "src/base/regular_file.h"
 #include "src/base/unique_fd.h"
 
 namespace baton::model {
@@ -32,6 +33,12 @@ absl::StatusOr<FileMapping> FileMapping::Open(const std::string& path) {
   if (address == MAP_FAILED) return OpenError("cannot map");
   out.bytes_ = {static_cast<const std::byte*>(address), size};
   return out;
+}
+
+absl::StatusOr<std::optional<FileMapping>> FileMapping::OpenIfThere(const std::string& path) {
+  if (!HasEntry(path)) return std::optional<FileMapping>();
+  BATON_ASSIGN_OR_RETURN(FileMapping file, Open(path));
+  return std::optional<FileMapping>(std::move(file));
 }
 
 FileMapping::~FileMapping() {

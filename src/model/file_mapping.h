@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -42,6 +43,9 @@ class FileMapping {
   // gives empty bytes. The message does not name the path: the caller knows by which name the user
   // gave it.
   static absl::StatusOr<FileMapping> Open(const std::string& path);
+  // nullopt when there is nothing at `path`. What is there and cannot be mapped fails as Open does:
+  // a folder, or a link to a file that is gone, as a cache of downloads may have.
+  static absl::StatusOr<std::optional<FileMapping>> OpenIfThere(const std::string& path);
 
   std::span<const std::byte> bytes() const { return bytes_; }
   const FileIdentity& identity() const { return identity_; }

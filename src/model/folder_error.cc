@@ -48,6 +48,11 @@ absl::Status TensorError(FolderErrorCode code, std::string_view name, std::strin
   return FolderError(code, fmt::format("tensor {}: {}", QuotedForMessage(name), what));
 }
 
+absl::Status CannotOpenFile(std::string_view name, const absl::Status& why) {
+  return FolderError(FolderErrorCode::kMissingFile,
+                     fmt::format("{}: {}", name, std::string(why.message())));
+}
+
 FolderErrorCode FolderErrorOf(const absl::Status& status) { return kTable.Of(status); }
 
 }  // namespace baton::model

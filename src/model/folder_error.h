@@ -47,6 +47,9 @@ absl::Status FolderError(FolderErrorCode code, std::string_view message);
 // FolderError for one tensor: the message is "tensor 'NAME': WHAT".
 absl::Status TensorError(FolderErrorCode code, std::string_view name, std::string_view what);
 
+// kMissingFile for a file of the folder that could not be opened: "NAME: WHY".
+absl::Status CannotOpenFile(std::string_view name, const absl::Status& why);
+
 // The code that `status` carries, kNone when it carries none.
 FolderErrorCode FolderErrorOf(const absl::Status& status);
 

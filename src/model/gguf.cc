@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "src/base/quoted_text.h"
 #include "src/model/file_mapping.h"
 #include "src/model/gguf_nvfp4.h"
 #include "src/model/gguf_parser.h"
@@ -33,6 +34,12 @@ absl::StatusOr<T> Typed(std::string_view key, const GgufValue& value, std::optio
 }
 
 }  // namespace
+
+std::string GgufTensor::NameText() const {
+  const std::string quoted = QuotedForMessage(name);
+  if (folder_name.empty()) return quoted;
+  return fmt::format("{} (in the folder {})", quoted, QuotedForMessage(folder_name));
+}
 
 std::string GgufTensor::DimsText() const {
   return fmt::format("[{}]", fmt::join(dims.begin(), dims.begin() + num_dims, ", "));

@@ -58,10 +58,13 @@ struct GgufTensor {
   // dims[0] is the contiguous row length; unused dimensions are 1.
   std::array<uint64_t, kMaxGgufDims> dims = {1, 1, 1, 1};
   std::span<const std::byte> data;
+  std::string_view folder_name;  // of a model folder: what its files call it; of experts, the first
 
   uint64_t num_elements() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
   const Fp8Scales* fp8() const { return type->fp8; }
   std::string DimsText() const;  // "[576, 49152]"
+  // The name in quotes, for messages; of a folder also that of its files.
+  std::string NameText() const;
 };
 
 // One metadata entry.

@@ -71,11 +71,15 @@ absl::Status ReadShape(const JsonObject& config, HfConfig& out) {
   struct Row {
     const char* hf;
     const char* gguf;
+    uint32_t min;
+    uint32_t max;
   };
   constexpr std::array kRows = {
-      Row{"num_hidden_layers", "block_count"}, Row{"max_position_embeddings", "context_length"},
-      Row{"hidden_size", "embedding_length"}, Row{"intermediate_size", "feed_forward_length"},
-      Row{"vocab_size", "vocab_size"}};
+      Row{"num_hidden_layers", "block_count", 1, kMaxLayers},
+      Row{"max_position_embeddings", "context_length", kMinContextTokens, UINT32_MAX},
+      Row{"hidden_size", "embedding_length", 1, kMaxHiddenSize},
+      Row{"intermediate_size", "feed_forward_length", 0, kMaxFfnSize},  // 0 beside experts
+      Row{"vocab_size", "vocab_size", 1, kMaxModelVocab}};
   const std::string arch(out.traits->name);
   const bool has_convs = out.traits->short_convs;
   const bool differ = has_convs || out.traits->mixed_layers || out.traits->mamba;
@@ -90,6 +94,9 @@ absl::Status ReadShape(const JsonObject& config, HfConfig& out) {
     const bool says_later = out.traits->delta_nets || out.traits->mamba;
     if (says_later && std::string_view(row.hf) == "num_hidden_layers") continue;
     BATON_ASSIGN_OR_RETURN(const uint32_t value, config.Uint(row.hf));
+    if (value < row.min || value > row.max) {
+      return config.Bad(row.hf, fmt::format("[{}, {}]", row.min, row.max));
+    }
     out.keys.AddU32(fmt::format("{}.{}", arch, row.gguf), value);
   }
   BATON_ASSIGN_OR_RETURN(out.num_heads, config.Uint("num_attention_heads"));
@@ -102,6 +109,7 @@ absl::Status ReadShape(const JsonObject& config, HfConfig& out) {
                         : out.traits->mamba ? "layer_norm_epsilon"
                                             : "rms_norm_eps";
   BATON_ASSIGN_OR_RETURN(const double eps, config.Double(eps_key));
+  if (!(eps > 0 && eps <= 1)) return config.Bad(eps_key, "(0, 1]");
   out.keys.AddU32(arch + ".attention.head_count", out.num_heads);
   if (!differ && !out.traits->latent_kv) {
     out.keys.AddU32(arch + ".attention.head_count_kv", out.num_kv_heads);

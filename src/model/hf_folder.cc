@@ -283,7 +283,7 @@ class TensorConverter {
     }
     if (packed != nullptr) return AddPacked(tensor, *packed, *plan);
     GgufTensor out;
-    out.name = Keep(plan->gguf_name);
+    SetNames(plan->gguf_name, tensor, out);
     SetShape(shape, out);
     SetType(plan->as_f32 ? SafetensorsType::kF32 : tensor.type, out);
     out.data = tensor.data;
@@ -323,7 +323,7 @@ class TensorConverter {
     BATON_RETURN_IF_ERROR(RepackHfMatrix(matrix, matrix.type, rows.data()));
     packed_.Count(matrix, matrix.type);
     GgufTensor out;
-    out.name = Keep(plan.gguf_name);
+    SetNames(plan.gguf_name, tensor, out);
     SetShape(tensor.shape, out);
     out.type = TypeRowOf(matrix, matrix.type);
     out.data = {rows.data(), rows.size()};
@@ -419,7 +419,7 @@ class TensorConverter {
     }
     for (size_t part = 0; part < num_parts; ++part) {
       GgufTensor out;
-      out.name = Keep(part == 0 ? plan.gguf_name : plan.second_gguf_name);
+      SetNames(part == 0 ? plan.gguf_name : plan.second_gguf_name, tensor, out);
       SetShape({shape[0], shape[1] / num_parts, shape[2]}, out);
       SetType(tensor.type, out);
       out.data = tensor.data;
@@ -461,8 +461,8 @@ class TensorConverter {
     }
     GgufTensor k_b;
     GgufTensor v_b;
-    k_b.name = Keep(plan.gguf_name);
-    v_b.name = Keep(plan.second_gguf_name);
+    SetNames(plan.gguf_name, tensor, k_b);
+    SetNames(plan.second_gguf_name, tensor, v_b);
     SetShape({shape.heads, shape.latent, shape.nope}, k_b);
     SetShape({shape.heads, shape.value, shape.latent}, v_b);
     SetType(type, k_b);
@@ -507,7 +507,7 @@ class TensorConverter {
         HfExpertShapeOf(plan.expert_form, tensor, scales, {config_.num_experts, num_parts}));
     for (uint32_t part = 0; part < num_parts; ++part) {
       GgufTensor out;
-      out.name = Keep(part == 0 ? plan.gguf_name : plan.second_gguf_name);
+      SetNames(part == 0 ? plan.gguf_name : plan.second_gguf_name, tensor, out);
       BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(shape.PartBytes()));
       if (plan.expert_form == HfExpertForm::kBias) {
         SetShape({shape.experts, shape.n}, out);
@@ -628,7 +628,7 @@ class TensorConverter {
                                      experts.size(), experts.rbegin()->first, config_.num_experts));
     }
     GgufTensor out;
-    out.name = Keep(name);
+    SetNames(name, first, out);
     std::vector<uint64_t> shape = first.shape;
     shape.insert(shape.begin(), experts.size());
     SetShape(shape, out);
@@ -714,7 +714,10 @@ class TensorConverter {
     }
   }
 
-  std::string_view Keep(const std::string& name) { return storage_.names.emplace_back(name); }
+  void SetNames(const std::string& name, const SafetensorsTensor& tensor, GgufTensor& out) {
+    out.name = storage_.names.emplace_back(name);
+    out.folder_name = storage_.names.emplace_back(tensor.name);
+  }
 
   absl::StatusOr<AlignedBuffer*> NewCopy(size_t bytes) {
     BATON_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::Allocate(bytes));
@@ -739,15 +742,15 @@ class TensorConverter {
 
 absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path) {
   absl::StatusOr<FileMapping> config_file = FileMapping::Open(path + "/" + kConfigName);
-  if (!config_file.ok()) {
-    return FolderError(
-        FolderErrorCode::kMissingFile,
-        fmt::format("{}: {}", kConfigName, std::string(config_file.status().message())));
-  }
+  if (!config_file.ok()) return CannotOpenFile(kConfigName, config_file.status());
   BATON_ASSIGN_OR_RETURN(HfConfig config, ReadHfConfig(TextOf(config_file->bytes())));
-  const auto quant_file = FileMapping::Open(path + "/" + kQuantConfigName);
-  if (quant_file.ok() && config.quantization.method == HfQuantMethod::kNone) {
-    BATON_ASSIGN_OR_RETURN(config.quantization, ReadHfQuantConfigFile(TextOf(quant_file->bytes())));
+  if (config.quantization.method == HfQuantMethod::kNone) {
+    const auto quant_file = FileMapping::OpenIfThere(path + "/" + kQuantConfigName);
+    if (!quant_file.ok()) return CannotOpenFile(kQuantConfigName, quant_file.status());
+    if (quant_file->has_value()) {
+      BATON_ASSIGN_OR_RETURN(config.quantization,
+                             ReadHfQuantConfigFile(TextOf((*quant_file)->bytes())));
+    }
   }
   const std::filesystem::path folder = std::filesystem::path(path).lexically_normal();
   const std::filesystem::path name =

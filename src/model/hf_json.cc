@@ -73,15 +73,16 @@ std::string ValueText(const Json& value) {
 
 }  // namespace
 
-absl::StatusOr<Json> ParseHfConfigJson(std::string_view text) {
+absl::StatusOr<Json> ParseHfConfigJson(std::string_view text, std::string_view name) {
   if (text.size() > kMaxHfConfigBytes) {
     return FolderError(
         FolderErrorCode::kFileTooLarge,
-        fmt::format("config.json has {} bytes, the limit is {}", text.size(), kMaxHfConfigBytes));
+        fmt::format("{} has {} bytes, the limit is {}", name, text.size(), kMaxHfConfigBytes));
   }
+  if (text.empty()) return FolderError(FolderErrorCode::kBadJson, fmt::format("{} is empty", name));
   Json json = Json::parse(PlainJsonOfPython(text), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded() || !json.is_object()) {
-    return FolderError(FolderErrorCode::kBadJson, "config.json is no JSON object");
+    return FolderError(FolderErrorCode::kBadJson, fmt::format("{} is no JSON object", name));
   }
   RestorePythonFloats(json);
   return json;

@@ -15,7 +15,9 @@ namespace baton::model {
 
 // Parses a config.json as Python does: NaN and infinities are numbers, written as literals or as
 // {"__float__": "Infinity"}. kFileTooLarge above kMaxHfConfigBytes, kBadJson for what is no object.
-absl::StatusOr<nlohmann::json> ParseHfConfigJson(std::string_view text);
+// `name`: of the file, for messages.
+absl::StatusOr<nlohmann::json> ParseHfConfigJson(std::string_view text,
+                                                 std::string_view name = "config.json");
 
 inline constexpr uint64_t kMaxHfConfigBytes = uint64_t{1} << 20;
 

@@ -344,7 +344,10 @@ absl::Status CheckDeclared(const HfPackedMatrix& matrix, const HfQuantization& q
   const bool is_float = matrix.layout == Layout::kFp4;
   for (const HfWeightKind& kind : quantization.kinds) {
     const bool same_group = kind.group == matrix.group || (kind.group == 0 && matrix.groups() == 1);
-    if (kind.is_float != is_float || kind.bits != matrix.bits || !same_group) continue;
+    // A byte also holds the codes of fewer bits, as compressed-tensors 0.20 writes its W4A8.
+    const bool same_bits =
+        matrix.layout == Layout::kBytes ? kind.bits <= matrix.bits : kind.bits == matrix.bits;
+    if (kind.is_float != is_float || !same_bits || !same_group) continue;
     const bool lacks_zeros = kind.has_zeros && matrix.parts.zeros == nullptr;
     const bool lacks_order =
         kind.has_order && matrix.groups() > 1 && matrix.parts.group_of == nullptr;

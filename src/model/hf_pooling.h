@@ -12,7 +12,8 @@ namespace baton::model {
 
 // The pooling in 1_Pooling/config.json of `folder`; nothing without that file. kNone where it says
 // another way than mean, last token or first token, several at once, or where a dense layer
-// follows (2_Dense). A FolderErrorCode where the file is no JSON object, or a mode no bool.
+// follows (2_Dense). Reads `pooling_mode` of sentence-transformers 6 and the bools of older
+// releases. A FolderErrorCode where the file is no JSON object, or a mode none that is known.
 absl::StatusOr<std::optional<Pooling>> ReadHfPooling(const std::string& folder);
 
 }  // namespace baton::model

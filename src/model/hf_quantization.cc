@@ -115,8 +115,8 @@ absl::Status ReadAwq(const JsonObject& config, HfQuantization& out) {
       "backend", R"(["autoawq", "auto", "auto_trainable", "gemm", "gemm_triton", "machete",
           "marlin", "exllama_v1", "exllama_v2", "torch_awq", "torch_fused_awq"])"));
   BATON_RETURN_IF_ERROR(CheckIsText(config, "pack_dtype", "int32"));
-  BATON_ASSIGN_OR_RETURN(const bool zeros, config.BoolOr("zero_point", true));
-  if (!zeros) return config.Unsupported("zero_point", "true");
+  // False where all zero points are 8, GPTQModel's default; the tensors have them all the same.
+  BATON_RETURN_IF_ERROR(config.BoolOr("zero_point", true).status());
   const char* group_key = FirstOf(config, {"group_size", "q_group_size"});
   BATON_ASSIGN_OR_RETURN(const uint32_t group, GroupOr(config, group_key, 128));
   out.method = HfQuantMethod::kAwq;
@@ -327,15 +327,10 @@ absl::StatusOr<HfQuantization> ReadHfQuantization(const JsonObject& config) {
 
 absl::StatusOr<HfQuantization> ReadHfQuantConfigFile(std::string_view text) {
   constexpr const char* kName = "hf_quant_config.json";
-  const absl::StatusOr<Json> json = ParseHfConfigJson(text);
-  if (!json.ok()) {
-    return FolderError(
-        FolderErrorOf(json.status()),
-        fmt::format("{}: no JSON object of at most {} bytes", kName, kMaxHfConfigBytes));
-  }
+  BATON_ASSIGN_OR_RETURN(const Json json, ParseHfConfigJson(text, kName));
   HfQuantization out;
   out.name = "modelopt";
-  BATON_RETURN_IF_ERROR(ReadModelOptForms(JsonObject(*json, kName), out));
+  BATON_RETURN_IF_ERROR(ReadModelOptForms(JsonObject(json, kName), out));
   return out;
 }
 

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <filesystem>
 #include <span>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "src/base/log.h"
 #include "src/base/quoted_text.h"
+#include "src/base/regular_file.h"
 #include "src/model/file_mapping.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_folder.h"
@@ -34,17 +33,21 @@ class ShardReader {
   explicit ShardReader(std::string folder) : folder_(std::move(folder)) {}
 
   absl::Status Read() {
-    const absl::StatusOr<FileMapping> file = FileMapping::Open(folder_ + "/" + kHfIndexName);
-    if (file.ok()) {
-      const std::span<const std::byte> bytes = file->bytes();
+    const auto file = FileMapping::OpenIfThere(folder_ + "/" + kHfIndexName);
+    const bool has_single = HasEntry(folder_ + "/" + kSingleName);
+    if (!file.ok() && !has_single) return CannotOpenFile(kHfIndexName, file.status());
+    if (file.ok() && file->has_value()) {
+      const std::span<const std::byte> bytes = (*file)->bytes();
       absl::StatusOr<HfIndex> index =
           ReadHfIndex({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-      if (!IsStale(index)) return index.ok() ? AddShards(*index) : index.status();
+      // Weights that were saved again as one file leave the index of their former shards.
+      // transformers reads the one file wherever it is.
+      const bool is_stale = has_single && !(index.ok() && index->contains(kSingleName));
+      if (!is_stale) return index.ok() ? AddShards(*index) : index.status();
       BATON_LOG_WARN("{}: the weights are those of {}; {} does not name that file and is not read",
                      folder_, kSingleName, kHfIndexName);
     }
-    absl::Status status = AddFile(kSingleName);
-    if (FolderErrorOf(status) != FolderErrorCode::kMissingFile) return status;
+    if (has_single) return AddFile(kSingleName);
     return FolderError(FolderErrorCode::kMissingFile,
                        fmt::format("the folder has neither {} nor {} (other forms of weights are "
                                    "not read)",
@@ -73,14 +76,6 @@ class ShardReader {
 
   static absl::Status BadIndex(std::string_view what) {
     return FolderError(FolderErrorCode::kBadIndex, fmt::format("{}: {}", kHfIndexName, what));
-  }
-
-  // Weights that were saved again as one file leave the index of their former shards. transformers
-  // reads the one file wherever it is.
-  bool IsStale(const absl::StatusOr<HfIndex>& index) const {
-    std::error_code ignored;
-    const bool has_single = std::filesystem::exists(folder_ + "/" + kSingleName, ignored);
-    return has_single && !(index.ok() && index->contains(kSingleName));
   }
 
   absl::Status AddShards(HfIndex& index) {

@@ -369,8 +369,8 @@ absl::StatusOr<MappedRows> MappedRows::Create(const GgufFile& file, const GgufTe
     }
   });
   if (bad_row == rows.n) return out;
-  return InvalidArgument("tensor \"{}\": row {} of {} has a scale that is not finite", tensor.name,
-                         bad_row.load(), rows.n);
+  return InvalidArgument("tensor {}: row {} of {} has a scale that is not finite",
+                         tensor.NameText(), bad_row.load(), rows.n);
 }
 
 void MappedRows::Read(uint32_t row, float* out) const {

@@ -9,6 +9,7 @@
 
 #include "src/base/folder_entries.h"
 #include "src/base/quoted_text.h"
+#include "src/base/regular_file.h"
 #include "src/model/folder_error.h"
 #include "src/model/gguf_error.h"
 
@@ -94,12 +95,11 @@ std::string HintOfForeignIn(const std::vector<fs::directory_entry>& entries) {
 
 std::string HintOfFolder(FolderErrorCode code, const fs::path& path) {
   const std::vector<fs::directory_entry> entries = FolderEntries(path);
-  std::error_code error;
   switch (code) {
     case FolderErrorCode::kMissingFile: {
       const std::string held = HintOfGgufIn(entries);
       if (!held.empty()) return held;
-      return std::string(fs::exists(path / kConfigName, error) ? kNotWhole : kNoModel);
+      return std::string(HasEntry(path / kConfigName) ? kNotWhole : kNoModel);
     }
     case FolderErrorCode::kMissingShard:
       return std::string(kNotWhole);

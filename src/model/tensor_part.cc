@@ -110,8 +110,8 @@ absl::StatusOr<std::vector<std::byte>> ElementsOf(const TensorPart& part, Thread
   std::vector<float> weights(k);
   for (uint32_t row = 0; row < part.num_rows; ++row) {
     if (!DequantizeRow(raw.type, raw.bytes.data() + row * row_bytes, k, weights.data())) {
-      return InvalidArgument("tensor \"{}\": row {} has a block whose scale is not a finite number",
-                             part.tensor->name, part.first_row + row);
+      return InvalidArgument("tensor {}: row {} has a block whose scale is not a finite number",
+                             part.tensor->NameText(), part.first_row + row);
     }
     std::memcpy(out.data() + row * k * sizeof(float), weights.data(), k * sizeof(float));
   }

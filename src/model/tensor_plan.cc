@@ -1,8 +1,10 @@
 #include "src/model/tensor_plan.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "src/base/check.h"
 #include "src/base/quoted_text.h"
@@ -25,8 +27,7 @@ class TensorFinder {
     BATON_ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(name));
     if (tensor->type->support != GgufTypeSupport::kSupported) return Unsupported(*tensor);
     if (tensor->num_dims != 2 || tensor->dims[0] != k || tensor->dims[1] != n) {
-      return InvalidArgument("tensor \"{}\" is {}, the model needs [{}, {}]", name,
-                             tensor->DimsText(), k, n);
+      return WrongShape(*tensor, {n, k});
     }
     return tensor;
   }
@@ -39,8 +40,7 @@ class TensorFinder {
     const bool fits = tensor->num_dims == 3 && tensor->dims[0] == k && tensor->dims[1] == n &&
                       tensor->dims[2] == count;
     if (!fits) {
-      return InvalidArgument("tensor \"{}\" is {}, the model needs [{}, {}, {}]", name,
-                             tensor->DimsText(), k, n, count);
+      return WrongShape(*tensor, {count, n, k});
     }
     return tensor;
   }
@@ -63,8 +63,7 @@ class TensorFinder {
     BATON_ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(name));
     if (!IsF32(*tensor)) return NotF32(*tensor);
     if (tensor->num_dims != 1 || tensor->dims[0] != n) {
-      return InvalidArgument("tensor \"{}\" is {}, the model needs [{}]", name, tensor->DimsText(),
-                             n);
+      return WrongShape(*tensor, {n});
     }
     return tensor;
   }
@@ -95,7 +94,7 @@ class TensorFinder {
     for (size_t i = 0; i < used_.size(); ++i) {
       if (used_[i]) continue;
       return Unimplemented("tensor {} is not part of a {} model that is supported",
-                           QuotedForMessage(file_.tensors()[i].name), architecture_);
+                           file_.tensors()[i].NameText(), architecture_);
     }
     return OkStatus();
   }
@@ -103,24 +102,51 @@ class TensorFinder {
  private:
   absl::StatusOr<const GgufTensor*> Find(std::string_view name) {
     const GgufTensor* tensor = file_.FindTensor(name);
-    if (tensor == nullptr) return NotFound("tensor \"{}\" is missing", name);
+    if (tensor == nullptr) return Missing(name);
     used_[static_cast<size_t>(tensor - file_.tensors().data())] = true;
     return tensor;
+  }
+
+  // `wanted`: dimensions as folders have them, slowest first; a file has them the other way round.
+  absl::Status WrongShape(const GgufTensor& tensor, std::vector<uint64_t> wanted) const {
+    std::vector<uint64_t> dims(tensor.dims.begin(), tensor.dims.begin() + tensor.num_dims);
+    std::reverse(is_folder() ? dims.begin() : wanted.begin(),
+                 is_folder() ? dims.end() : wanted.end());
+    return InvalidArgument("tensor {} is [{}], the model needs [{}]", tensor.NameText(),
+                           fmt::join(dims, ", "), fmt::join(wanted, ", "));
+  }
+
+  // Says what a folder calls the same tensor of another layer.
+  absl::Status Missing(std::string_view name) const {
+    const std::string_view part = PartOf(name);
+    for (const GgufTensor& tensor : file_.tensors()) {
+      if (part.empty() || tensor.folder_name.empty() || PartOf(tensor.name) != part) continue;
+      return NotFound("tensor \"{}\" is missing; of another layer the folder has {}", name,
+                      QuotedForMessage(tensor.folder_name));
+    }
+    return NotFound("tensor \"{}\" is missing", name);
+  }
+
+  // "attn_q.weight" of "blk.3.attn_q.weight"; empty for a tensor of no layer.
+  static std::string_view PartOf(std::string_view name) {
+    constexpr std::string_view kLayer = "blk.";
+    const size_t dot = name.find('.', kLayer.size());
+    return name.starts_with(kLayer) && dot != name.npos ? name.substr(dot + 1) : "";
   }
 
   static bool IsF32(const GgufTensor& tensor) {
     return tensor.type->id == static_cast<uint32_t>(GgmlType::kF32);
   }
   static absl::Status NotF32(const GgufTensor& tensor) {
-    return Unimplemented("tensor \"{}\" has type {}, only F32 is supported here", tensor.name,
+    return Unimplemented("tensor {} has type {}, only F32 is supported here", tensor.NameText(),
                          tensor.type->name);
   }
 
   static absl::Status Unsupported(const GgufTensor& tensor) {
     return Unimplemented(
-        "tensor \"{}\" has type {}, which is not supported (F32, F16, BF16, Q4_0, Q4_1, Q5_0, "
-        "Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4 and NVFP4 are)",
-        tensor.name, tensor.type->name);
+        "tensor {} has type {}, which is not supported (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, "
+        "Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4 and NVFP4 are)",
+        tensor.NameText(), tensor.type->name);
   }
 
   const GgufFile& file_;

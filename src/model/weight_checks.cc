@@ -99,8 +99,8 @@ absl::Status CheckRows(const GgufTensor& tensor, std::span<const std::byte> byte
     }
   });
   if (bad_row == count) return OkStatus();
-  return InvalidArgument("tensor \"{}\": row {} of {} has {}", tensor.name, first + bad_row.load(),
-                         num_rows, fault_of(bad_row));
+  return InvalidArgument("tensor {}: row {} of {} has {}", tensor.NameText(),
+                         first + bad_row.load(), num_rows, fault_of(bad_row));
 }
 
 absl::Status CheckVector(const GgufTensor& vector) {
@@ -109,7 +109,7 @@ absl::Status CheckVector(const GgufTensor& vector) {
   const std::vector<float> values = FloatsOf(vector);
   for (size_t i = 0; i < values.size(); ++i) {
     if (std::isfinite(values[i]) && (values[i] > 0 || !divides)) continue;
-    return InvalidArgument("element {} of tensor \"{}\" is {}, not a {}number", i, vector.name,
+    return InvalidArgument("element {} of tensor {} is {}, not a {}number", i, vector.NameText(),
                            values[i], divides ? "positive " : "");
   }
   return OkStatus();

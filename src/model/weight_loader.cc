@@ -143,7 +143,7 @@ class Uploader {
         if (status.ok()) continue;
         // Errors count rows from the first of these.
         const std::string where = row == 0 ? "" : fmt::format(" from row {}", row);
-        return WithPrefix(status, fmt::format("tensor \"{}\"{}", part.cut.tensor->name, where));
+        return WithPrefix(status, fmt::format("tensor {}{}", part.cut.tensor->NameText(), where));
       }
     }
     return OkStatus();

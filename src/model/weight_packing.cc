@@ -14,10 +14,6 @@ using kernels::WeightType;
 
 namespace {
 
-absl::Status InTensor(const absl::Status& status, std::string_view name) {
-  return WithPrefix(status, fmt::format("tensor \"{}\"", name));
-}
-
 uint32_t RowLengthOf(const GgufTensor& tensor) { return static_cast<uint32_t>(tensor.dims[0]); }
 
 // Each part is checked right before it is packed, so that its bytes come from the disk once.
@@ -29,7 +25,7 @@ absl::Status PackParts(std::span<const TensorPart> parts, const PackedMatrix& ma
     BATON_RETURN_IF_ERROR(CheckPart(parts[i], pool));
     rows.push_back(RawRowsOf(parts[i], pool, made[i]));
   }
-  return InTensor(matrix.PackInto(rows, pool, out), parts[0].tensor->name);
+  return WithPrefix(matrix.PackInto(rows, pool, out), "tensor " + parts[0].tensor->NameText());
 }
 
 PackJob::PackFn PackFnOf(std::span<const TensorPart> parts, const GgufTensor* whole,
@@ -49,7 +45,7 @@ absl::StatusOr<PackedMatrix> ShapeOf(std::span<const TensorPart> parts) {
   const GgufTensor& first = *parts[0].tensor;
   absl::StatusOr<PackedMatrix> shape =
       PackedMatrix::Shaped(PackedTypeOf(first), num_rows, RowLengthOf(first));
-  if (!shape.ok()) return InTensor(shape.status(), first.name);
+  if (!shape.ok()) return WithPrefix(shape.status(), "tensor " + first.NameText());
   return shape;
 }
 
@@ -100,7 +96,7 @@ absl::Status WeightPacking::Single(const GgufTensor* tensor, PackedMatrix* matri
 
 absl::Status WeightPacking::PackAlone(const PackJob& job) {
   absl::StatusOr<AlignedBuffer> packed = AlignedBuffer::Allocate(job.matrix->bytes());
-  if (!packed.ok()) return InTensor(packed.status(), job.tensor);
+  if (!packed.ok()) return WithPrefix(packed.status(), fmt::format("tensor \"{}\"", job.tensor));
   BATON_RETURN_IF_ERROR(job.pack(*job.matrix, {packed->data(), packed->size()}));
   job.matrix->Own(*std::move(packed));
   return OkStatus();
@@ -113,7 +109,7 @@ absl::Status TryToPack(const TensorPart& part, ThreadPool& pool) {
   const absl::Status status =
       PackedMatrix::PackRows({&rows, 1}, RowLengthOf(*part.tensor), pool).status();
   const std::string where = part.first_row == 0 ? "" : fmt::format(" from row {}", part.first_row);
-  return WithPrefix(status, fmt::format("tensor \"{}\"{}", part.tensor->name, where));
+  return WithPrefix(status, fmt::format("tensor {}{}", part.tensor->NameText(), where));
 }
 
 }  // namespace baton::model

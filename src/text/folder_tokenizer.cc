@@ -157,7 +157,10 @@ class FolderReader {
       if (!is_known) BATON_RETURN_IF_ERROR(AddToken(token.text, id));
       spec_.token_types[id] = static_cast<int32_t>(type);
       // Without a normalizer the text is the same before and after it.
-      const int32_t traits = token.traits & (has_normalizer ? kAllTokenTraits : ~kIsNormalized);
+      int32_t traits = token.traits & (has_normalizer ? kAllTokenTraits : ~kIsNormalized);
+      const bool is_letter = FirstCharacter(token.text).size() == token.text.size();
+      const bool is_hidden = (traits & (kIsNormalized | kIsWholeWord)) != 0;
+      if (shape_.is_spm && is_letter && is_hidden && !is_known) traits |= kIsFoundOnly;
       const bool is_as_written = (traits & kIsNormalized) == 0;
       const bool holds_space = shape_.is_spm && !token.is_control && HoldsSpace(token.text);
       spec_.user_defined_as_written |= holds_space && is_as_written;
@@ -281,33 +284,59 @@ class FolderReader {
   // More ends of a generation than the one that tokenizer_config.json names.
   Status SetGenerationEnds() {
     std::vector<uint32_t> ends;
-    std::optional<uint64_t> left_out;
+    std::optional<std::string> left_out;
     for (const auto& [text, name] :
          {std::pair<const std::string&, const char*>(files_.generation_config_json,
                                                      "generation_config.json"),
           std::pair<const std::string&, const char*>(files_.config_json, "config.json")}) {
       if (text.empty()) continue;
       BATON_ASSIGN_OR_RETURN(const Json config, ParseSmallJson(text, name));
-      if (!spec_.bos_id) spec_.bos_id = IdMember(config, "bos_token_id");
-      const Json ids = EndsOf(config);
-      for (const Json& id : ids.is_array() ? ids : Json::array({ids})) {
-        if (!id.is_number_unsigned()) continue;
-        if (id.get<uint64_t>() < vocab_size_) {
+      BATON_ASSIGN_OR_RETURN(const std::vector<Json> begins,
+                             IdsOf(config.value("bos_token_id", Json()), name, "bos_token_id"));
+      if (!spec_.bos_id && begins.size() == 1 && IsToken(begins[0])) {
+        spec_.bos_id = begins[0].get<uint32_t>();
+      }
+      BATON_ASSIGN_OR_RETURN(const std::vector<Json> ids,
+                             IdsOf(EndsOf(config), name, "eos_token_id"));
+      for (const Json& id : ids) {
+        if (IsToken(id)) {
           ends.push_back(id.get<uint32_t>());
-        } else {
-          left_out = id.get<uint64_t>();
-          BATON_LOG_WARN("{}: eos_token_id {} is behind the model's {} tokens: left out", name,
-                         id.get<uint64_t>(), vocab_size_);
+          continue;
         }
+        left_out = id.dump();
+        BATON_LOG_WARN("{}: eos_token_id {} is none of the model's {} tokens: left out", name,
+                       *left_out, vocab_size_);
       }
     }
     for (const uint32_t id : ends) BATON_RETURN_IF_ERROR(AddEnd(id));
     if (spec_.eos_id || !left_out) return OkStatus();
     // Its answers would go on until max_tokens.
     return InvalidArgument(
-        "eos_token_id {} is behind the model's {} tokens, and no other token ends "
+        "eos_token_id {} is none of the model's {} tokens, and no other token ends "
         "a generation",
         *left_out, vocab_size_);
+  }
+
+  bool IsToken(const Json& id) const {
+    return id.is_number_unsigned() && id.get<uint64_t>() < vocab_size_;
+  }
+
+  // The integers of an id or a list of ids; none for null. Anything else is refused: passed over,
+  // it would let answers go on until max_tokens.
+  static StatusOr<std::vector<Json>> IdsOf(const Json& value, std::string_view file,
+                                           std::string_view key) {
+    std::vector<Json> ids;
+    for (const Json& id : value.is_array() ? value : Json::array({value})) {
+      if (id.is_null() && !value.is_array()) continue;
+      if (!id.is_number_integer()) {
+        return InvalidArgument("{}: {} is {}, wanted an id of a token or a list of ids", file, key,
+                               id.is_string()       ? QuotedForMessage(id.get<std::string>())
+                               : id.is_structured() ? "a list or an object"
+                                                    : id.dump());
+      }
+      ids.push_back(id);
+    }
+    return ids;
   }
 
   // eos_token_id, or that of the text part of a model that reads images too.
@@ -341,12 +370,6 @@ class FolderReader {
     return Unimplemented(
         "eos_token_id: more than three tokens end a generation ({}, {}, {} and {}): not supported",
         *spec_.eos_id, *spec_.eot_id, *spec_.eom_id, id);
-  }
-
-  std::optional<uint32_t> IdMember(const Json& config, const char* key) const {
-    if (!config.contains(key) || !config[key].is_number_unsigned()) return std::nullopt;
-    const uint64_t id = config[key].get<uint64_t>();
-    return id < vocab_size_ ? std::optional<uint32_t>(static_cast<uint32_t>(id)) : std::nullopt;
   }
 
   // The member chat_template of `config`: a text, a list of {name, template}, or templates by name.
@@ -400,12 +423,12 @@ class FolderReader {
   absl::flat_hash_map<std::string, uint32_t> ids_;
 };
 
-// The text of a file; empty when it is not there.
-StatusOr<std::string> ReadLimited(const fs::path& path, size_t max_bytes) {
-  StatusOr<std::string> text = ReadRegularFile(path, max_bytes);
+// The text of a file of the folder; empty when it is not there.
+StatusOr<std::string> ReadLimited(const fs::path& folder, const char* name, size_t max_bytes) {
+  StatusOr<std::string> text = ReadRegularFile(folder / name, max_bytes);
   if (absl::IsNotFound(text.status())) return std::string();
-  if (!text.ok()) return WithPrefix(text.status(), path.string());
-  if (text->empty()) return InvalidArgument("{} is empty", path.string());
+  if (!text.ok()) return WithPrefix(text.status(), name);
+  if (text->empty()) return InvalidArgument("{} is empty", name);
   return text;
 }
 
@@ -420,7 +443,7 @@ StatusOr<TokenizerSpec> LoadFolderTokenizer(const std::string& path, size_t voca
   const fs::path folder(path);
   FolderTokenizerFiles files;
   const auto read = [&folder](const char* name, size_t max_bytes, std::string* out) {
-    StatusOr<std::string> text = ReadLimited(folder / name, max_bytes);
+    StatusOr<std::string> text = ReadLimited(folder, name, max_bytes);
     if (!text.ok()) return text.status();
     *out = *std::move(text);
     return OkStatus();

@@ -170,8 +170,11 @@ class SpmEncoder : public PieceEncoder {
       if (!spec.tokens[id].empty()) index.emplace(spec.tokens[id], id);
     }
     BATON_ASSIGN_OR_RETURN(const std::vector<MergeRule> merges, ReadMerges(spec, index));
-    const auto reachable = [&types](size_t id) {
-      return types[id] == TokenType::kNormal || types[id] == TokenType::kUserDefined;
+    const auto reachable = [&](size_t id) {
+      const bool is_found_only =
+          !spec.token_traits.empty() && (spec.token_traits[id] & kIsFoundOnly) != 0;
+      return types[id] == TokenType::kNormal ||
+             (types[id] == TokenType::kUserDefined && !is_found_only);
     };
     for (const Entry& entry : IndexTokens(spec, reachable)) {
       joins_.emplace(entry.text, Join{0, entry.id});

@@ -33,8 +33,10 @@ enum TokenTrait : int32_t {
   kTakesBlanksAfter = 2,   // rstrip
   kIsWholeWord = 4,        // single_word: not found beside a letter or digit
   kIsNormalized = 8,       // found in normalized text, after all that are not; user-defined only
+  // One character that model.vocab lacks: its bytes where it is not found. User-defined only.
+  kIsFoundOnly = 16,
 };
-inline constexpr int32_t kAllTokenTraits = 15;
+inline constexpr int32_t kAllTokenTraits = 31;
 
 // A chat template under a name of its own, e.g. "tool_use".
 struct NamedChatTemplate {

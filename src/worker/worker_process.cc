@@ -238,6 +238,9 @@ Status WorkerProcess::Parts::LoadModel() {
   if (!opened.ok()) return OfModel(opened.status());
   const std::unique_ptr<GgufFile> file = *std::move(opened);
   BATON_ASSIGN_OR_RETURN(text, ModelText::Read(*file, config.model_path));
+  if (text.eog_tokens.empty()) {
+    BATON_LOG_WARN("no token of the model ends an answer: each goes on until max_tokens");
+  }
   MakePool();
   BATON_RETURN_IF_ERROR(LoadWeights(*file));
   loaded_unix_s = SystemClock().WallUnixMs() / 1000;

@@ -50,7 +50,13 @@ TEST(RegularFileTest, GivesAllBytesOrSaysWhyNot) {
   }
   for (const std::string& missing : {folder + "/none", path + "/below"}) {
     EXPECT_EQ(ReadRegularFile(missing, 100).status().code(), StatusCode::kNotFound) << missing;
+    EXPECT_FALSE(HasEntry(missing)) << missing;
   }
+  // It is there, so its reader may not go on as without it.
+  fs::create_symlink("none", folder + "/broken");
+  EXPECT_TRUE(HasEntry(folder + "/broken"));
+  EXPECT_EQ(ReadRegularFile(folder + "/broken", 100).status(),
+            Unavailable("a link to a file that is not there"));
   fs::remove_all(folder);
 }
 

@@ -377,6 +377,23 @@ TEST(HfConfigTest, TwoNamesThatDisagreeAreRefusedByBoth) {
                 E::kBadValue, "\"truncate\" is true, wanted the value of rope_parameters");
 }
 
+// By their names in config.json: those in GGUF stand in no file of the folder.
+TEST(HfConfigTest, NumbersOutOfRangeAreNamedAsTheFileDoes) {
+  const std::vector<Change> cases = {
+      {"llama", {{"num_hidden_layers", 0}}, "\"num_hidden_layers\" is 0, wanted [1, 1024]"},
+      {"llama", {{"num_hidden_layers", 1025}}, "\"num_hidden_layers\" is 1025, wanted [1, 1024]"},
+      {"qwen3", {{"hidden_size", 0}}, "\"hidden_size\" is 0, wanted [1, 131072]"},
+      {"qwen2", {{"vocab_size", 0}}, "\"vocab_size\" is 0, wanted [1, 1048576]"},
+      {"llama", {{"intermediate_size", 1 << 20}}, "\"intermediate_size\" is 1048576, wanted [0, "},
+      {"phi3", {{"max_position_embeddings", 1}}, "\"max_position_embeddings\" is 1, wanted [2, "},
+      {"llama", {{"rms_norm_eps", 0.0}}, "\"rms_norm_eps\" is 0.0, wanted (0, 1]"},
+      {"lfm2", {{"norm_eps", 2.0}}, "\"norm_eps\" is 2.0, wanted (0, 1]"},
+  };
+  for (const Change& test : cases) {
+    ExpectRefused(With(test).dump(), E::kBadValue, std::string("config.json: ") + test.words);
+  }
+}
+
 TEST(HfConfigTest, LiteralsOfPythonAreNumbers) {
   const std::string whole = SmallConfig("llama").dump();
   const auto with = [&whole](std::string_view member) {

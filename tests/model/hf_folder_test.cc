@@ -309,6 +309,75 @@ TEST(HfFolderTest, AnIndexThatDoesNotNameTheOneFileIsNotRead) {
   EXPECT_EQ(FolderErrorOf(folder.Open()), E::kMissingShard);
 }
 
+// A cache of downloads keeps links to its files, which may be gone.
+TEST(HfFolderTest, WhatIsThereAndCannotBeReadIsNotCalledMissing) {
+  struct Case {
+    std::string name;
+    const char* target;  // of a link; null for a folder of that name
+    const char* said;
+  };
+  const std::string single = "model.safetensors";
+  const std::string index = "model.safetensors.index.json";
+  for (const Case& test :
+       {Case{single, "gone", "\"model.safetensors\": cannot open: No such file"},
+        Case{single, single.c_str(), "\"model.safetensors\": cannot open: Too many"},
+        Case{single, nullptr, "\"model.safetensors\": not a regular file"},
+        Case{index, "gone", "model.safetensors.index.json: cannot open: No such file"},
+        Case{index, nullptr, "model.safetensors.index.json: not a regular file"},
+        Case{"config.json", "gone", "config.json: cannot open: No such file"},
+        Case{"hf_quant_config.json", "gone", "hf_quant_config.json: cannot open: No such file"},
+        Case{"1_Pooling/config.json", "gone", "1_Pooling/config.json: cannot open: No such"}}) {
+    const Folder folder("qwen2");
+    fs::remove(folder.File(test.name == index ? single : test.name));
+    fs::create_directories(folder.File(test.name).parent_path());
+    if (test.target == nullptr) {
+      fs::create_directory(folder.File(test.name));
+    } else {
+      fs::create_symlink(test.target, folder.File(test.name));
+    }
+    const absl::Status status = folder.Open();
+    EXPECT_EQ(FolderErrorOf(status), E::kMissingFile) << test.name << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test.said));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("; the folder is not whole"));
+  }
+}
+
+// Changes the header of a safetensors file.
+void EditHeader(const fs::path& path, const std::function<void(Json&)>& change) {
+  const std::string whole = ReadText(path);
+  uint64_t size = 0;
+  std::memcpy(&size, whole.data(), sizeof size);
+  Json header = Json::parse(whole.substr(sizeof size, size));
+  const std::string data = whole.substr(sizeof size + size);
+  change(header);
+  const std::string text = header.dump();
+  size = text.size();
+  std::string out(sizeof size, '\0');
+  std::memcpy(out.data(), &size, sizeof size);
+  WriteText(path, out + text + data);
+}
+
+// A user looks for the names and shapes that the files have.
+TEST(HfFolderTest, ErrorsNameTensorsAsTheFolderDoes) {
+  const std::string up = "model.layers.0.mlp.up_proj.weight";
+  const Folder folder("qwen2");
+  const fs::path path = folder.File("model.safetensors");
+  const std::string whole = ReadText(path);
+  EditHeader(path, [&](Json& h) { h[up]["shape"] = {h[up]["shape"][1], h[up]["shape"][0]}; });
+  EXPECT_THAT(std::string(folder.Open().message()),
+              HasSubstr("tensor \"blk.0.ffn_up.weight\" (in the folder \"" + up +
+                        "\") is [32, 64], the model needs [64, 32]"));
+  WriteText(path, whole);
+  EditHeader(path, [&](Json& h) {
+    h["model.layers.0.self_attn.rotary_emb.inv_freq"] = h[up];  // which nobody reads
+    h.erase(up);
+  });
+  EXPECT_THAT(
+      std::string(folder.Open().message()),
+      HasSubstr("tensor \"blk.0.ffn_up.weight\" is missing; of another layer the folder has "
+                "\"model.layers.1.mlp.up_proj.weight\""));
+}
+
 // The bytes of a safetensors file with this header and so much data.
 std::vector<std::byte> Safetensors(std::string_view header, size_t data_bytes) {
   std::vector<std::byte> out(8 + header.size() + data_bytes);
@@ -422,7 +491,9 @@ TEST(HfFolderTest, NanWeightsAreRefused) {
   EXPECT_EQ(fixture.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(
       std::string(fixture.status().message()),
-      HasSubstr("\"blk.1.ffn_down.weight\": row 31 of 32 has an element that is not finite"));
+      HasSubstr(
+          "\"blk.1.ffn_down.weight\" (in the folder \"model.layers.1.mlp.down_proj.weight\"): "
+          "row 31 of 32 has an element that is not finite"));
 }
 
 }  // namespace

@@ -287,7 +287,8 @@ TEST(HfFp8Test, ANanIsNamedByTensorAndRow) {
     const TestFolder folder("nan");
     folder.Write(model.config, model.fp8);
     const std::string wanted =
-        "tensor \"blk.1.ffn_down.weight\": row 37 of 160 has a NaN (code 0x7F or 0xFF)";
+        "tensor \"blk.1.ffn_down.weight\" (in the folder \"model.layers.1.mlp.down_proj.weight\"): "
+        "row 37 of 160 has a NaN (code 0x7F or 0xFF)";
     EXPECT_EQ(ModelFixture({.path = folder.path()}).status().message(), wanted);
     const auto file = OpenModelFile(folder.path());
     ASSERT_TRUE(file.ok()) << file.status();

@@ -59,6 +59,7 @@ std::vector<GoldenCase> GoldenCases() {
       {"ct8", ct(8, 0), GgmlType::kQ8_0},
       {"ct8_zeros", ct(8, 32, true), GgmlType::kBf16},
       {"ct_ints", ct(8, 0), GgmlType::kQ8_0},
+      {"ct_ints", ct(4, 0), GgmlType::kQ8_0},  // a byte holds fewer bits too
       {"ct_ints_zeros", ct(8, 0, true), GgmlType::kBf16},
       {"awq", awq, GgmlType::kQ5_0},
       {"awq_eights", awq, GgmlType::kQ4_0},
@@ -451,7 +452,7 @@ TEST(HfPackedTest, RefusesDescriptionsByName) {
   ExpectRefusals({
       {E::kUnsupportedValue, {"bits", "3"}, "awq", Sets("/bits", 3)},
       {E::kUnsupportedValue, {"version", "gemv"}, "awq", Sets("/version", "gemv")},
-      {E::kUnsupportedValue, {"zero_point"}, "awq", Sets("/zero_point", false)},
+      {E::kBadValue, {"zero_point"}, "awq", Sets("/zero_point", 3)},
       {E::kUnsupportedValue, {kFirst, "groups of 32", "declare"}, "awq", Sets("/group_size", 64)},
       {E::kBadValue, {"group_size"}, "awq", Sets("/group_size", 0)},
       {E::kUnsupportedValue,
@@ -570,6 +571,8 @@ TEST(HfPackedTest, TakesKeysThatChangeNoWeight) {
                                 "autoround_version": "0.4.2", "iters": 200, "a_new_key": null})")},
       {"awq", Json::parse(R"({"backend": "auto", "sym": true, "desc_act": false, "method": "awq",
                               "dynamic": {"-:.*lm_head": {}}, "meta": {}, "do_fuse": false})")},
+      {"awq", Json::parse(R"({"zero_point": false, "sym": true, "version": "gemm",
+                              "meta": {"quantizer": ["gptqmodel:7.7.0"]}})")},
       {"ct4", Json::parse(R"({"quantization_status": "compressed", "kv_cache_scheme": null,
                               "global_compression_ratio": 1.5, "version": "0.12.2",
                               "sparsity_config": {"format": "dense", "global_sparsity": 0.1,

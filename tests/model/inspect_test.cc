@@ -180,6 +180,16 @@ TEST(InspectTest, SaysWhyThereAreNoChats) {
   EXPECT_THAT(Inspect(GoldenPath("tiny_qwen2")).out, Not(HasSubstr("no chats")));
 }
 
+// Served too, but no answer ends before max_tokens.
+TEST(InspectTest, SaysThatNoTokenEndsAnAnswer) {
+  constexpr const char* kLine =
+      "no end        no token ends an answer: it goes on until max_tokens\n";
+  const std::string eos = "tokenizer.ggml.eos_token_id";
+  GgufBuilder none = TinyLlama({.left_out_key = eos});
+  EXPECT_THAT(InspectBytes(none.Build()).out, HasSubstr(kLine));
+  EXPECT_THAT(Inspect(GoldenPath("tiny_qwen2")).out, Not(HasSubstr("no end")));
+}
+
 TEST(InspectTest, RefusesBadFoldersWithOneLine) {
   const auto config = [](const std::string& from, const std::string& to) {
     return Inspect(ChangedFolder("tiny_qwen2", "config.json", from, to));

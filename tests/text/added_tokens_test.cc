@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -83,6 +85,47 @@ TEST(AddedTokensTest, IdsAndTextsAreThoseOfTokenizers) {
     }
     EXPECT_EQ(tokenizer->Encode("Hello you", {.add_special = true}).value(),
               entry["with_special"].get<std::vector<TokenId>>());
+  }
+}
+
+// model.vocab lacks both. Where Prepend hides the one, and a letter beside it the other, they are
+// bytes; ids by tokenizers 0.23.3.
+TEST(AddedTokensTest, OneCharacterThatIsNotFoundIsItsBytes) {
+  struct Case {
+    const char* text;
+    std::vector<TokenId> legacy;
+    std::vector<TokenId> metaspace;
+  };
+  const std::vector<Case> cases = {
+      {"€", {1000}, {1000}},
+      {"x€", {489, 229, 133, 175}, {489, 1000}},
+      {"x €", {489, 1000}, {489, 629, 1000}},
+      {"中", {1001}, {1001}},
+      {"a中", {272, 231, 187, 176}, {272, 231, 187, 176}},
+      {"a 中 b", {272, 629, 1001, 629, 295}, {272, 629, 1001, 295}},
+  };
+  for (const char* base : {"llama_legacy", "llama_metaspace"}) {
+    Json entry = {{"base", base}, {"changes", Json::object()}, {"config", Json::object()}};
+    Json added = FileOf(entry)["added_tokens"];
+    for (const auto& [id, text, is_normalized] :
+         {std::tuple(1000, "€", true), std::tuple(1001, "中", false)}) {
+      added.push_back({{"id", id},
+                       {"content", text},
+                       {"special", false},
+                       {"lstrip", false},
+                       {"rstrip", false},
+                       {"single_word", !is_normalized},
+                       {"normalized", is_normalized}});
+    }
+    entry["changes"]["added_tokens"] = added;
+    entry["num_tokens"] = 1002;
+    const auto tokenizer = Build(entry);
+    ASSERT_NE(tokenizer, nullptr);
+    for (const Case& test : cases) {
+      const bool is_legacy = std::string_view(base) == "llama_legacy";
+      EXPECT_EQ(tokenizer->Encode(test.text).value(), is_legacy ? test.legacy : test.metaspace)
+          << base << " " << test.text;
+    }
   }
 }
 

@@ -165,10 +165,45 @@ TEST(FolderTokenizerTest, AnEndBehindTheVocabularyMustNotBeTheOnlyOne) {
   files.tokenizer_config_json = "{}";
   files.generation_config_json = R"({"eos_token_id": 999999})";
   EXPECT_EQ(std::string(TokenizerSpecFromFolder(files, vocab_size).status().message()),
-            "eos_token_id 999999 is behind the model's " + std::to_string(vocab_size) +
+            "eos_token_id 999999 is none of the model's " + std::to_string(vocab_size) +
                 " tokens, and no other token ends a generation");
   files.config_json = R"({"eos_token_id": 3})";
   EXPECT_EQ(TokenizerSpecFromFolder(files, vocab_size)->eos_id, 3u);
+  // Some programs write -1 for "there is none".
+  files.generation_config_json = R"({"bos_token_id": -1, "eos_token_id": [-1, 5]})";
+  EXPECT_EQ(TokenizerSpecFromFolder(files, vocab_size)->eos_id, 5u);
+  EXPECT_EQ(TokenizerSpecFromFolder(files, vocab_size)->bos_id, std::nullopt);
+  files.generation_config_json = R"({"eos_token_id": -1})";
+  files.config_json = R"({"eos_token_id": null})";
+  EXPECT_THAT(std::string(TokenizerSpecFromFolder(files, vocab_size).status().message()),
+              HasSubstr("eos_token_id -1 is none of the model's"));
+}
+
+// Passed over, such a value would let answers go on until max_tokens.
+TEST(FolderTokenizerTest, AnEndThatIsNoIdIsRefused) {
+  struct Case {
+    const char* value;
+    const char* said;
+  };
+  FolderTokenizerFiles files = GoldenFiles("qwen2");
+  const size_t vocab_size = NumTokens(Golden()["qwen2"]["tokenizer_json"]);
+  for (const Case& test :
+       {Case{R"("</s>")", "\"</s>\""}, Case{R"([3, "<eos>"])", "\"<eos>\""}, Case{"2.5", "2.5"},
+        Case{"true", "true"}, Case{"[[3]]", "a list or an object"},
+        Case{R"({"id": 3})", "a list or an object"}, Case{"NaN", "a list or an object"}}) {
+    for (const char* key : {"eos_token_id", "bos_token_id"}) {
+      const std::string config = fmt::format(R"({{"{}": {}}})", key, test.value);
+      const std::string said = fmt::format(
+          "config.json: {} is {}, wanted an id of a token or a list of ids", key, test.said);
+      files.generation_config_json = config;
+      files.config_json = "{}";
+      EXPECT_EQ(std::string(TokenizerSpecFromFolder(files, vocab_size).status().message()),
+                "generation_" + said);
+      files.generation_config_json = "";
+      files.config_json = config;
+      EXPECT_EQ(std::string(TokenizerSpecFromFolder(files, vocab_size).status().message()), said);
+    }
+  }
 }
 
 // GPT-2's <|endoftext|> is all three: begin, end and unknown.
@@ -568,7 +603,7 @@ TEST(FolderTokenizerTest, AddBosTokenIsHeardOnlyFromLlamasClass) {
 TEST(FolderTokenizerTest, LiteralsOfPythonAreRead) {
   FolderTokenizerFiles files = GoldenFiles("gpt2");
   files.tokenizer_config_json = R"({"eos_token":"<|endoftext|>","model_max_length":Infinity})";
-  files.config_json = R"({"eos_token_id":NaN,"x":[-Infinity,1e999]})";
+  files.config_json = R"({"x":[NaN,-Infinity,1e999]})";
   const auto spec = TokenizerSpecFromFolder(files, NumTokens(Golden()["gpt2"]["tokenizer_json"]));
   EXPECT_TRUE(spec.ok()) << spec.status();
 }
@@ -581,7 +616,7 @@ TEST(FolderTokenizerTest, FilesAreReadFromAFolder) {
   // Nobody writes into it: reading it would wait for ever.
   ASSERT_EQ(::mkfifo((folder + "/tokenizer.json").c_str(), 0600), 0);
   EXPECT_THAT(std::string(LoadFolderTokenizer(folder, 600).status().message()),
-              HasSubstr("/tokenizer.json: no regular file"));
+              HasSubstr("tokenizer.json: no regular file"));
   std::filesystem::remove(folder + "/tokenizer.json");
   const auto write = [&folder](const std::string& name, const std::string& text) {
     std::ofstream(folder + "/" + name, std::ios::binary) << text;
@@ -590,6 +625,11 @@ TEST(FolderTokenizerTest, FilesAreReadFromAFolder) {
   const size_t vocab_size = NumTokens(Golden()["llama3"]["tokenizer_json"]);
   write("tokenizer.json", files.tokenizer_json);
   write("tokenizer_config.json", files.tokenizer_config_json);
+  // A cache of downloads that has lost a file: without its template the model would refuse chats.
+  std::filesystem::create_symlink("blobs/gone", folder + "/chat_template.jinja");
+  EXPECT_EQ(LoadFolderTokenizer(folder, vocab_size).status(),
+            Unavailable("chat_template.jinja: a link to a file that is not there"));
+  std::filesystem::remove(folder + "/chat_template.jinja");
   write("chat_template.json", R"({"chat_template": "J"})");
   EXPECT_EQ(LoadFolderTokenizer(folder, vocab_size)->chat_template, "J");
   write("chat_template.jinja", "T");

@@ -305,7 +305,7 @@ TEST(TokenizerTest, BadSpecsGiveOneClearError) {
          s.token_traits = {0, 1};
        },
        kInvalid, "2 entries for 257 tokens"},
-      {"trait", [](auto& s) { s.token_traits.assign(257, 16); }, kInvalid, "[0] is 16, outside"},
+      {"trait", [](auto& s) { s.token_traits.assign(257, 32); }, kInvalid, "[0] is 32, outside"},
       {"merge",
        [](auto& s) {
          s.merges = {"a b", "ab"};
