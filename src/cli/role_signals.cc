@@ -58,8 +58,8 @@ void RoleSignals::Loop() {
       // passes it on. The process then hears the same wish twice. The supervisor's own order to end
       // at once is SIGINT.
       const bool is_passed_on = supervised_ && static_cast<pid_t>(info.ssi_pid) == ::getppid();
-      // SIGHUP asks for a drain, but never for an end at once: a terminal that closes sends two, and
-      // systemd may send one beside its SIGTERM, which is read after it.
+      // SIGHUP asks for a drain, but never for an end at once: a terminal that closes sends two,
+      // and systemd may send one beside its SIGTERM, which is read after it.
       if (!is_passed_on && info.ssi_signo != SIGHUP) ++num_from_outside;
       if (info.ssi_signo == SIGINT || num_from_outside > 1) stop_now_.store(true);
       num_signals_.fetch_add(1);
