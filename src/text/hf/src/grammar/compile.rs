@@ -238,9 +238,13 @@ fn compile_tag(
             }
             Ok((parser, ignored))
         }
-        Err(message) => Err(TagProbes::new(vocabulary)
-            .first_failure(&made.schemas)
-            .unwrap_or_else(|| coded(name_of(Kind::StructuralTag), &message))),
+        Err(message) => {
+            let mut probes = TagProbes::new(vocabulary);
+            let of_a_schema = probes.first_failure(&made.schemas);
+            Err(of_a_schema
+                .or_else(|| probes.first_failure(&made.properties))
+                .unwrap_or_else(|| coded(name_of(Kind::StructuralTag), &message)))
+        }
     }
 }
 
