@@ -381,7 +381,6 @@ bool CheckGrammar(const ModelInfo& model, std::string_view field, const AnswerGr
   }
   if (ignored == nullptr) return true;
   for (const std::string& place : compiled->ignored()) {
-    if (ignored->size() >= kMaxIgnoredNames) break;
     ignored->push_back(fmt::format("{}{}", field, NameOfPlace(place)));
   }
   return true;

@@ -53,9 +53,8 @@ bool HasFormWithoutBlanks(const ApiParams& params, router::RequestError* error);
 std::string NameOfPlace(std::string_view place);
 
 // Compiles a grammar for the model, so that no worker hears of one that it would refuse. False:
-// `error` names `field` and the place within its value. `ignored`, which may be null, gets the
-// keywords of a loose schema that are not enforced, as names below the field, up to
-// kMaxIgnoredNames in all.
+// `error` names `field` and the place within its value. `ignored`, which may be null, gets all
+// keywords of a loose schema that are not enforced, as names below the field.
 bool CheckGrammar(const router::ModelInfo& model, std::string_view field,
                   const wire::AnswerGrammar& grammar, std::vector<std::string>* ignored,
                   router::RequestError* error);

@@ -168,7 +168,9 @@ bool SetForm(const ApiParams& params, const ModelInfo& model, BuiltRequest* buil
              RequestError* error) {
   if (!HasFormWithoutBlanks(params, error)) return false;
   if (!params.form) return true;
-  if (!CheckGrammar(model, params.form_field, *params.form, &built->unread, error)) return false;
+  std::vector<std::string> ignored;
+  if (!CheckGrammar(model, params.form_field, *params.form, &ignored, error)) return false;
+  AddUnread(ignored, &built->unread);
   auto grammar = std::make_shared<AnswerGrammar>(*params.form);
   grammar->start = built->grammar_start;
   built->request.sampling.grammar = std::move(grammar);

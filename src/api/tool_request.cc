@@ -13,6 +13,7 @@
 #include "src/api/answer_form.h"
 #include "src/api/form_or_call.h"
 #include "src/api/read_json.h"
+#include "src/api/tool_shapes.h"
 #include "src/base/limits.h"
 #include "src/text/special_tokens.h"
 #include "src/text/tokenizer.h"
@@ -29,68 +30,12 @@ using router::RequestError;
 using text::SpecialMatch;
 using text::SpecialScope;
 using text::Tokenizer;
-using text::ToolShape;
 using text::ToolStyle;
 using text::ToolStyleOf;
 using wire::AnswerGrammar;
 using wire::GrammarKind;
 
 namespace {
-
-// Grammars write the text of tokens, and most styles mark calls with control tokens, which have
-// none there. A forced call of such a model is bare JSON.
-bool ForcesOwnMarkup(ToolStyle style) {
-  return style == ToolStyle::kHermes || style == ToolStyle::kQwen3Coder ||
-         style == ToolStyle::kLlama3;
-}
-
-uint8_t TypeBit(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, uint8_t>, 7> kBits = {{
-      {"string", text::kJsonText},
-      {"number", text::kJsonNumber},
-      {"integer", text::kJsonNumber},
-      {"boolean", text::kJsonBool},
-      {"null", text::kJsonNull},
-      {"object", text::kJsonObject},
-      {"array", text::kJsonArray},
-  }};
-  for (const auto& [known, bit] : kBits) {
-    if (known == name) return bit;
-  }
-  return 0;
-}
-
-// The types that a schema names, as bits; 0 = it names none that is understood.
-uint8_t TypesOf(const JsonValue& schema) {
-  uint8_t types = 0;
-  const JsonValue* type = schema.Find("type");
-  if (type != nullptr && type->AsString() != nullptr) types |= TypeBit(*type->AsString());
-  if (type != nullptr && type->AsArray() != nullptr) {
-    for (const JsonValue& one : *type->AsArray()) {
-      if (one.AsString() != nullptr) types |= TypeBit(*one.AsString());
-    }
-  }
-  for (const char* key : {"anyOf", "oneOf"}) {
-    const JsonValue* list = schema.Find(key);
-    if (list == nullptr || list->AsArray() == nullptr) continue;
-    for (const JsonValue& branch : *list->AsArray()) {
-      const uint8_t of_branch = TypesOf(branch);
-      if (of_branch == 0) return 0;
-      types |= of_branch;
-    }
-  }
-  return types;
-}
-
-ToolShape ShapeOf(const ToolFunction& function, bool is_allowed) {
-  ToolShape shape{.name = function.name, .parameters = {}, .is_allowed = is_allowed};
-  const JsonValue* properties = function.parameters.Find("properties");
-  if (properties == nullptr || properties->AsObject() == nullptr) return shape;
-  for (const auto& [name, schema] : *properties->AsObject()) {
-    shape.parameters.emplace_back(name, TypesOf(schema));
-  }
-  return shape;
-}
 
 // The control tokens of the vocabulary with these texts.
 std::vector<TokenId> ControlTokens(const Tokenizer& tokenizer,
@@ -127,12 +72,13 @@ RequestError ParametersError(size_t idx, std::string_view fault) {
 
 JsonValue ArgumentsSchema(const ToolFunction& function) {
   JsonValue::Object schema;
-  bool is_open = false;
+  bool is_open = DemandsUndeclared(function.parameters);
   if (const JsonValue::Object* members = function.parameters.AsObject()) {
     for (const JsonValue::Member& member : *members) {
       const std::string_view key = member.first;
       if (key != "type") schema.push_back(member);
-      is_open |= key == "additionalProperties" || key == "patternProperties" || key == "$ref" ||
+      is_open |= key == "additionalProperties" || key == "patternProperties" ||
+                 key == "propertyNames" || key == "unevaluatedProperties" || key == "$ref" ||
                  key == "anyOf" || key == "oneOf" || key == "allOf";
     }
   }
@@ -161,6 +107,24 @@ CallMarkup MarkupOf(ToolStyle style, const std::string& name) {
 }
 
 JsonValue TextValue(std::string text) { return JsonValue(std::move(text)); }
+
+bool HasStrict(const ToolParams& tools) {
+  return std::any_of(tools.functions.begin(), tools.functions.end(),
+                     [](const ToolFunction& function) { return function.strict; });
+}
+
+bool FitParameters(const ToolParams& tools, const std::vector<size_t>& callable) {
+  return std::all_of(callable.begin(), callable.end(),
+                     [&](size_t i) { return FitsParameters(tools.functions[i].parameters); });
+}
+
+// Grammars write the text of tokens, and most styles mark calls with control tokens, which have
+// none there. A forced call of such a model is bare JSON, and so is one whose schema says more than
+// a list of parameters can.
+bool ForcesOwnMarkup(const ToolParams& tools, ToolStyle style) {
+  if (style == ToolStyle::kQwen3Coder) return FitParameters(tools, CallableOf(tools));
+  return style == ToolStyle::kHermes || style == ToolStyle::kLlama3;
+}
 
 // A structural tag of calls. Where a call is demanded nothing else may stand in the answer.
 std::string TagOf(const ToolParams& tools, ToolStyle style, const std::vector<size_t>& callable) {
@@ -232,11 +196,11 @@ bool CheckTag(const ToolParams& tools, const std::vector<size_t>& callable,
   std::string_view rest;
   if (!CheckGrammar(*built->plan.model, "tools", grammar, &ignored, error)) {
     const size_t at = error->expected.find(kPlace);
-    if (at == std::string::npos) return false;
-    const std::string place = error->expected.substr(at);
-    const std::optional<size_t> tool = ToolAt(place, callable, &rest);
-    if (!tool.has_value()) return false;
-    *error = ParametersError(*tool, rest);
+    if (at != std::string::npos) {
+      const std::string place = error->expected.substr(at);
+      const std::optional<size_t> tool = ToolAt(place, callable, &rest);
+      if (tool.has_value()) *error = ParametersError(*tool, rest);
+    }
     return false;
   }
   for (const std::string& name : ignored) {
@@ -269,6 +233,19 @@ bool NameUnenforced(const ToolParams& tools, BuiltRequest* built, RequestError* 
   return true;
 }
 
+// Whether a grammar of tags keeps calls to the schemas of the functions that may be called. Calls
+// that need not be are constrained in styles whose calls begin with a text of their own alone.
+bool HasTags(const ApiParams& params, ToolStyle style) {
+  const ToolParams& tools = params.tools;
+  if (tools.must_call()) return style != ToolStyle::kNone;
+  const std::vector<size_t> callable = CallableOf(tools);
+  const bool is_limited = callable.size() < tools.functions.size();
+  const bool is_strict = HasStrict(tools);
+  if (params.form || (!is_strict && !is_limited)) return false;
+  return style == ToolStyle::kHermes ||
+         (style == ToolStyle::kQwen3Coder && is_limited && FitParameters(tools, callable));
+}
+
 }  // namespace
 
 void SetToolReading(const ApiParams& params, std::optional<ToolStyle> routers,
@@ -287,11 +264,15 @@ void SetToolReading(const ApiParams& params, std::optional<ToolStyle> routers,
   auto reading = std::make_shared<ToolReading>();
   reading->id_style = style;
   reading->demands_call = tools.must_call();
-  const bool is_bare = (tools.must_call() && !ForcesOwnMarkup(style)) || MayCallBesideForm(params);
+  const bool is_bare =
+      (tools.must_call() && !ForcesOwnMarkup(tools, style)) || MayCallBesideForm(params);
   reading->style = is_bare && style != ToolStyle::kNone ? ToolStyle::kGeneric : style;
   if (tools.may_call()) {
+    const ParameterWriter writer =
+        HasTags(params, reading->style) ? ParameterWriter::kGrammar : ParameterWriter::kModel;
     for (const ToolFunction& function : tools.functions) {
-      reading->rules.functions.push_back(ShapeOf(function, tools.is_allowed(function.name)));
+      const bool is_allowed = tools.is_allowed(function.name);
+      reading->rules.functions.push_back(ShapeOf(function, is_allowed, writer));
     }
     const bool is_single = !tools.parallel || tools.choice == ToolChoice::kNamed;
     reading->rules.max_calls = is_single ? 1 : UINT32_MAX;
@@ -320,14 +301,7 @@ bool SetToolGrammar(const ApiParams& params, BuiltRequest* built, RequestError* 
     const bool is_bare = style != ToolStyle::kNone && MayCallBesideForm(params);
     const bool has_schema = is_bare && params.form->kind != GrammarKind::kJsonObject;
     if (has_schema) return SetFormOrCall(params, built, error);
-    const bool is_strict =
-        std::any_of(tools.functions.begin(), tools.functions.end(),
-                    [](const ToolFunction& function) { return function.strict; });
-    const bool is_limited = CallableOf(tools).size() < tools.functions.size();
-    if (!is_strict && !is_limited) return true;
-    const bool is_tagged =
-        style == ToolStyle::kHermes || (is_limited && style == ToolStyle::kQwen3Coder);
-    if (!is_tagged || params.form) return !is_strict || NameUnenforced(tools, built, error);
+    if (!HasTags(params, style)) return !HasStrict(tools) || NameUnenforced(tools, built, error);
   }
   const std::vector<size_t> callable = CallableOf(tools);
   auto grammar = std::make_shared<AnswerGrammar>();

@@ -321,6 +321,64 @@ TEST_F(ToolsTest, ADemandedCallIsForcedInTheStyleOfTheTemplate) {
   EXPECT_EQ(SentGrammar(kTools), "") << "nothing is forced where the model may choose";
 }
 
+std::string ToolF(const std::string& parameters) {
+  return R"(,"tools":[{"type":"function","function":{"name":"f","parameters":)" + parameters +
+         "}}]";
+}
+
+// A grammar writes a text beside other types as JSON; a model that is free writes it as it is.
+TEST_F(ToolsTest, AForcedValueOfSeveralTypesIsJson) {
+  submitter_.served = {ModelWith(kXml)};
+  const auto value = [](const std::string& key, const std::string& text) {
+    return "<parameter=" + key + ">\n" + text + "\n</parameter>\n";
+  };
+  AnswerWith("<tool_call>\n<function=f>\n" + value("u", "\"5\"") + value("r", "\"6\"") +
+             value("o", "\"a\"") + value("n", "null") + value("s", "7") +
+             "</function>\n</tool_call>");
+  const std::string text = R"({"type":"string","maxLength":9})";
+  const std::string optional = R"({"anyOf":[)" + text + R"(,{"type":"null"}],"default":null})";
+  const std::string tools =
+      ToolF(R"({"type":"object","properties":{"u":{"type":["string","integer"]},"r":)"
+            R"({"type":"string","pattern":"[0-9]"},"o":)" +
+            optional + R"(,"n":)" + optional + R"(,"s":)" + text + "}}");
+  const std::vector<std::string> arguments = {"choices", "0",        "message",  "tool_calls",
+                                              "0",       "function", "arguments"};
+  auto responder = Post(kChatPath, kHello + tools + R"(,"tool_choice":"required"})");
+  EXPECT_EQ(Text(*responder, arguments),
+            R"({"u": "5", "r": "6", "o": "\"a\"", "n": null, "s": "7"})");
+  responder = Post(kChatPath, kHello + tools + "}");
+  EXPECT_EQ(Text(*responder, arguments),
+            R"({"u": "\"5\"", "r": "\"6\"", "o": "\"a\"", "n": null, "s": "7"})");
+}
+
+TEST_F(ToolsTest, ASchemaBeyondAListOfParametersIsForcedAsBareJson) {
+  submitter_.served = {ModelWith(kXml)};
+  AnswerWith(R"({"name": "f", "arguments": {"a": 1}})");
+  const std::string bare = R"("begin":"{\"name\": \"f\", \"arguments\": ")";
+  for (const char* parameters :
+       {R"({"$ref":"#/$defs/d","$defs":{"d":{"properties":{"a":{"const":1}}}}})",
+        R"({"anyOf":[{"properties":{"a":{"const":1}}},{"properties":{"b":{"const":2}}}]})",
+        R"({"allOf":[{"properties":{"a":{"const":1}}}]})",
+        R"({"additionalProperties":{"type":"integer"}})", R"({"patternProperties":{"a":{}}})",
+        R"({"propertyNames":{"enum":["a"]}})", R"({"minProperties":1})",
+        R"({"properties":{"a":{}},"required":["z"]})", R"({"properties":{"a>b":{}}})"}) {
+    const std::string tools = ToolF(parameters);
+    EXPECT_THAT(SentGrammar(tools + R"(,"tool_choice":"required")"), HasSubstr(bare)) << parameters;
+    const auto responder = Post(kChatPath, kHello + tools + R"(,"tool_choice":"required"})");
+    ++num_sent_;
+    EXPECT_EQ(
+        Text(*responder, {"choices", "0", "message", "tool_calls", "0", "function", "arguments"}),
+        R"({"a": 1})")
+        << parameters;
+  }
+  const std::string xml = R"("content":"qwen_xml")";
+  for (const char* parameters :
+       {R"({"properties":{"a":{}},"required":["a"],"additionalProperties":false})", "{}"}) {
+    EXPECT_THAT(SentGrammar(ToolF(parameters) + R"(,"tool_choice":"required")"), HasSubstr(xml))
+        << parameters;
+  }
+}
+
 std::string Allowed(const std::string& mode, const std::string& tools) {
   return R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":")" + mode +
          R"(","tools":[)" + tools + "]}}";
@@ -460,6 +518,26 @@ TEST_F(ToolsTest, AStrictFunctionHasOnlyKeywordsThatCanBeEnforced) {
       EXPECT_THAT(forced->Header("X-Baton-Ignored-Fields"), HasSubstr(place)) << source;
     }
   }
+}
+
+// The header names some keywords of loose functions; their number is no reason to take a strict
+// one.
+TEST_F(ToolsTest, AStrictFunctionAfterManyIgnoredKeywordsIsRefusedToo) {
+  submitter_.served = {ModelWith("{% if tools %}<tool_call>{\"name\": n}{% endif %}" + kTurns)};
+  std::string properties;
+  for (int i = 0; i < 20; ++i) {
+    properties += (i == 0 ? "\"p" : ",\"p") + std::to_string(i) + R"(":{"uniqueItems":true})";
+  }
+  const auto tool = [&](const std::string& name, const std::string& of) {
+    return R"({"type":"function","function":{"name":")" + name +
+           R"(","parameters":{"properties":{)" + of + "}}";
+  };
+  const std::string tools = R"(,"tools":[)" + tool("g", properties) + "}}," +
+                            tool("f", R"("a":{"uniqueItems":true})") + R"(,"strict":true}}])";
+  const auto refused = Post(kChatPath, kHello + tools + R"(,"tool_choice":"required"})");
+  EXPECT_EQ(refused->status, 400) << refused->body;
+  EXPECT_EQ(Text(*refused, {"error", "param"}),
+            "tools[1].function.parameters.properties.a.uniqueItems");
 }
 
 TEST_F(ToolsTest, ATemplateWithoutToolsGetsThemInTheMessages) {

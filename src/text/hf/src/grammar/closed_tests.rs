@@ -189,8 +189,6 @@ fn a_keyword_that_is_dropped_opens_nothing() {
     let tagged = json!({"properties": {"t": {"const": "t"}}, "required": ["t"], "type": "object"});
     let other = json!({"properties": {"t": {"const": "o"}}, "required": ["t"], "type": "object"});
     for (schema, good, bad, dropped) in [
-        (json!({"properties": {"x": {}}, "unevaluatedProperties": false}), r#"{"x":1}"#,
-            r#"{"x":1,"y":2}"#, "unevaluatedProperties"),
         (json!({"allOf": [{"$ref": "#/$defs/p"}], "unevaluatedProperties": false}), r#"{"x":1}"#,
             r#"{"x":1,"y":2}"#, "unevaluatedProperties"),
         (json!({"anyOf": [{"$ref": "#/$defs/p"}, {"type": "integer"}], "nullable": true}),
@@ -264,4 +262,84 @@ fn branches_that_may_both_hold_stay_one_of() {
     let dogs = strict(&both(&branch(&json!({"enum": ["dog", "wolf"]}), &["t"], "object")));
     assert!(takes(&dogs, r#"{"t":"wolf"}"#) && takes(&dogs, r#"{"t":"cat","x":1}"#));
     assert!(!takes(&dogs, r#"{"x":1}"#));
+}
+
+#[test]
+fn keywords_that_say_nothing_are_taken() {
+    let names = json!({"title": "t", "type": "string"});
+    for keyword in [
+        json!({"propertyNames": names}),
+        json!({"propertyNames": {}}),
+        json!({"propertyNames": true}),
+        json!({"unevaluatedProperties": true}),
+        json!({"unevaluatedItems": {}}),
+        json!({"dependentRequired": {"a": []}, "dependentSchemas": {"a": true}}),
+        json!({"not": false, "uniqueItems": false}),
+    ] {
+        let mut schema = json!({"type": "object", "additionalProperties": {"type": "null"}});
+        let added = keyword.as_object().cloned().unwrap_or_default();
+        schema.as_object_mut().unwrap().extend(added);
+        let grammar = strict(&schema);
+        assert!(takes(&grammar, r#"{"b":null}"#) && !takes(&grammar, r#"{"b":1}"#), "{schema}");
+        assert!(of_kind(Kind::SchemaLoose, &schema.to_string()).ignored.is_empty(), "{schema}");
+    }
+}
+
+#[test]
+fn unevaluated_properties_close_an_object_as_additional_ones_do() {
+    let alone = strict(&json!({"type": "object", "unevaluatedProperties": false}));
+    assert!(takes(&alone, "{}") && !takes(&alone, r#"{"a":1}"#));
+    let beside = strict(&json!({"type": "object", "properties": {"a": {"type": "null"}},
+        "additionalProperties": {"type": "boolean"}, "unevaluatedProperties": false}));
+    assert!(takes(&beside, r#"{"a":null,"b":true}"#) && !takes(&beside, r#"{"b":1}"#));
+}
+
+#[test]
+fn names_that_are_listed_or_have_a_pattern_close_an_object() {
+    let nil = json!({"type": "null"});
+    for (schema, good, bad) in [
+        (
+            json!({"type": "object", "propertyNames": {"enum": ["a", "b"], "title": "t"},
+                "additionalProperties": nil}),
+            vec!["{}", r#"{"a":null}"#, r#"{"a":null,"b":null}"#],
+            vec![r#"{"c":null}"#, r#"{"a":1}"#],
+        ),
+        (
+            json!({"type": "object", "propertyNames": {"type": "string", "enum": ["a", "b"]},
+                "additionalProperties": nil, "required": ["a", "b"]}),
+            vec![r#"{"a":null,"b":null}"#],
+            vec!["{}", r#"{"a":null}"#],
+        ),
+        (
+            json!({"type": "object", "propertyNames": {"enum": ["b", "z"]},
+                "properties": {"z": {"type": "boolean"}, "y": {}}}),
+            vec![r#"{"z":true}"#, r#"{"z":true,"b":[1]}"#],
+            vec![r#"{"z":1}"#, r#"{"y":1}"#],
+        ),
+        (
+            json!({"type": "object", "propertyNames": {"const": "a"},
+                "additionalProperties": false}),
+            vec!["{}"],
+            vec![r#"{"a":1}"#],
+        ),
+        (
+            json!({"type": "object", "propertyNames": {"pattern": "^x_"},
+                "additionalProperties": nil}),
+            vec!["{}", r#"{"x_1":null,"x_":null}"#],
+            vec![r#"{"y":null}"#, r#"{"x_":1}"#],
+        ),
+    ] {
+        let grammar = strict(&schema);
+        good.iter().for_each(|text| assert!(takes(&grammar, text), "{schema}: {text}"));
+        bad.iter().for_each(|text| assert!(!takes(&grammar, text), "{schema}: {text}"));
+    }
+    for schema in [
+        json!({"propertyNames": {"maxLength": 3}}),
+        json!({"propertyNames": {"pattern": "(?=a)"}}),
+        json!({"propertyNames": {"pattern": "a"}, "properties": {"b": {}}}),
+        json!({"propertyNames": {"enum": ["a"]}, "patternProperties": {"b": {}}}),
+    ] {
+        let message = refusal(Kind::SchemaStrict, &schema.to_string()).message;
+        assert!(message.starts_with("#/propertyNames: "), "{schema}: {message}");
+    }
 }

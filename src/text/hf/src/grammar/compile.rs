@@ -213,9 +213,8 @@ fn compile_schema(
     let checked = schema::check(&source, strictness, limits)?;
     match schema_parser(vocabulary, checked.schema.clone(), strictness, checked.blanks) {
         Ok(mut parser) => {
-            let mut ignored = checked.ignored;
-            ignored.extend(parser.grammar_warnings().iter().filter_map(|w| known_warning(w)));
-            Ok((parser, ignored))
+            let loosened = loosened_places(vocabulary, &parser.grammar_warnings(), &checked);
+            Ok((parser, checked.ignored.into_iter().chain(loosened).collect()))
         }
         Err(message) => {
             let (place, inner) = locate(vocabulary, &checked, strictness);
@@ -231,10 +230,21 @@ fn compile_tag(
 ) -> Result<(TokenParser, Vec<String>), Failure> {
     let made = structural::compile(text, limits)?;
     match parser_of(vocabulary, GrammarWithLexer::from_lark(made.lark)) {
-        Ok(parser) => Ok((parser, made.ignored)),
-        Err(message) => Err(TagProbes::new(vocabulary)
-            .first_failure(&made.schemas)
-            .unwrap_or_else(|| coded(name_of(Kind::StructuralTag), &message))),
+        Ok(mut parser) => {
+            let (warnings, mut ignored) = (parser.grammar_warnings(), made.ignored);
+            for (place, checked) in &made.schemas {
+                let loosened = loosened_places(vocabulary, &warnings, checked);
+                ignored.extend(loosened.iter().map(|at| at.replacen('#', place, 1)));
+            }
+            Ok((parser, ignored))
+        }
+        Err(message) => {
+            let mut probes = TagProbes::new(vocabulary);
+            let of_a_schema = probes.first_failure(&made.schemas);
+            Err(of_a_schema
+                .or_else(|| probes.first_failure(&made.properties))
+                .unwrap_or_else(|| coded(name_of(Kind::StructuralTag), &message)))
+        }
     }
 }
 
@@ -297,12 +307,50 @@ fn schema_failure(vocabulary: &Vocabulary, place: &str, checked: &Checked) -> Op
     Some(coded(&inside.replacen('#', place, 1), &reason.unwrap_or(message)))
 }
 
-/// The keyword that a warning of llguidance says is not enforced in full.
-fn known_warning(warning: &str) -> Option<String> {
-    if warning.contains("oneOf not fully supported") {
-        return Some("oneOf".to_string());
+/// The places of the keywords that llguidance took in a wider sense, by its warnings, which have no
+/// place: a part with such a keyword fails by itself where it must be enforced.
+fn loosened_places(vocabulary: &Vocabulary, warnings: &[String], checked: &Checked) -> Vec<String> {
+    const ONE_OF: (&str, &str) = ("oneOf not fully supported", "oneOf constraints are not");
+    const COUNTS: (&str, &str) =
+        ("min/maxProperties only supported", "min/maxProperties only supported");
+    let warns = |(warning, _): (&str, &str)| warnings.iter().any(|text| text.contains(warning));
+    let (mut found, mut waiting) = (Vec::new(), vec![("#".to_string(), &checked.schema)]);
+    let mut num_probes = 0;
+    let is_silent = !warns(ONE_OF) && !warns(COUNTS);
+    while let Some((place, part)) = waiting.pop().filter(|_| !is_silent) {
+        for key in ["oneOf", "minProperties", "maxProperties"] {
+            let kind = if key == "oneOf" { ONE_OF } else { COUNTS };
+            let Some(value) = part.get(key).filter(|_| warns(kind) && num_probes < MAX_PROBES)
+            else {
+                continue;
+            };
+            num_probes += 1;
+            let probe = if key == "oneOf" { json!({ key: value }) } else { part.clone() };
+            let failure = failure_of(vocabulary, &probe, checked, Strictness::Strict);
+            if failure.is_some_and(|message| message.contains(kind.1)) {
+                found.push(format!("{place}/{key}"));
+            }
+        }
+        waiting.extend(schema::parts(part, &place, &checked.places));
     }
-    warning.contains("min/maxProperties only supported").then(|| "minProperties".to_string())
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// The message of a part of a schema that fails by itself.
+fn failure_of(
+    vocabulary: &Vocabulary,
+    part: &Value,
+    checked: &Checked,
+    strictness: Strictness,
+) -> Option<String> {
+    // `false` and the like describe nothing on purpose: their parent says what is wrong.
+    let mut members = part.as_object()?.clone();
+    if let Some(definitions) = checked.schema.get("$defs") {
+        members.insert("$defs".to_string(), definitions.clone());
+    }
+    schema_parser(vocabulary, Value::Object(members), strictness, checked.blanks).err()
 }
 
 /// The place of the deepest schema that fails by itself, and its message.
@@ -311,18 +359,6 @@ fn locate(
     checked: &Checked,
     strictness: Strictness,
 ) -> (String, Option<String>) {
-    let definitions = checked.schema.get("$defs");
-    let fails = |part: &Value| {
-        let mut part = part.clone();
-        if let (Value::Object(members), Some(definitions)) = (&mut part, definitions) {
-            members.insert("$defs".to_string(), definitions.clone());
-        }
-        // `false` and the like describe nothing on purpose: their parent says what is wrong.
-        if !part.is_object() {
-            return None;
-        }
-        schema_parser(vocabulary, part, strictness, checked.blanks).err()
-    };
     let (mut here, mut place, mut message) = (&checked.schema, "#".to_string(), None);
     let mut num_probes = 0;
     loop {
@@ -332,7 +368,7 @@ fn locate(
             if num_probes > MAX_PROBES {
                 break;
             }
-            if let Some(reason) = fails(part) {
+            if let Some(reason) = failure_of(vocabulary, part, checked, strictness) {
                 deeper = Some((place, part, reason));
                 break;
             }

@@ -1,12 +1,14 @@
 //! Grammars that an answer must follow (JSON schemas, regular expressions, choices, Lark), over the
 //! crate llguidance. NOTES.md beside the crate says where schemas differ from the standard.
 
+mod bounds;
 mod compile;
 mod gbnf;
 mod json_text;
 mod lark;
 mod masks;
 mod memory;
+mod names;
 mod one_of;
 mod places;
 mod regex;
@@ -28,6 +30,9 @@ mod gbnf_tests;
 #[cfg(test)]
 #[path = "mask_tests.rs"]
 mod mask_tests;
+#[cfg(test)]
+#[path = "number_tests.rs"]
+mod number_tests;
 #[cfg(test)]
 #[path = "regex_tests.rs"]
 mod regex_tests;

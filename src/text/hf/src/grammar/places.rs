@@ -15,8 +15,11 @@ fn target_of(schema: &Value) -> Option<&str> {
 /// The definitions that an instance of `schema` must satisfy too, at the same place.
 fn demanded(schema: &Value) -> Vec<usize> {
     let own = target_of(schema).and_then(|name| name[1..].parse().ok());
-    let all = schema.get("allOf").and_then(Value::as_array);
-    own.into_iter().chain(all.into_iter().flatten().flat_map(demanded)).collect()
+    let parts = ["allOf", "anyOf", "oneOf"].into_iter().flat_map(|key| {
+        let parts = schema.get(key).and_then(Value::as_array).map(Vec::as_slice);
+        parts.filter(|parts| key == "allOf" || parts.len() == 1).unwrap_or_default()
+    });
+    own.into_iter().chain(parts.flat_map(demanded)).collect()
 }
 
 /// A schema that demands itself describes nothing. Walked without recursion: there may be as many

@@ -7,7 +7,9 @@ use std::collections::HashSet;
 use llguidance::derivre::{RegexAst, RegexBuilder};
 use serde_json::{Map, Value};
 
+use super::bounds::close_whole_bounds;
 use super::compile::Limits;
+use super::names::{close_to, names_of, Names};
 use super::places::{escaped, find, find_anchor, name_of_definition, refuse_ref_cycles};
 use crate::Failure;
 
@@ -19,6 +21,7 @@ pub enum Strictness {
 }
 
 /// A schema whose references all read "#/$defs/rN".
+#[derive(Clone)]
 pub struct Checked {
     pub schema: Value,
     /// Places of the keywords that were dropped.
@@ -171,15 +174,30 @@ impl Checker<'_> {
         };
         let role = if joins_others(members) { Role::Part } else { role };
         let mut out = Map::new();
+        let closes = closes_alone(members);
+        let names = names_of(members).filter(|names| match names {
+            Names::Pattern(pattern) => parse_pattern(pattern).is_ok(),
+            Names::Listed(_) => true,
+        });
         for (key, value) in members {
+            let is_read = (closes && key == "unevaluatedProperties")
+                || (names.is_some() && key == "propertyNames");
+            if is_read || says_nothing(key, value) {
+                continue;
+            }
             let place = format!("{place}/{}", escaped(key));
             if let Some(value) = self.keyword(key, value, &place, depth, role)? {
                 out.insert(key.clone(), value);
             }
         }
-        if role == Role::Whole && is_closed(members) {
+        let is_closed_now = closes && !members.contains_key("additionalProperties");
+        if is_closed_now || (role == Role::Whole && is_closed(members)) {
             out.insert("additionalProperties".to_string(), Value::Bool(false));
         }
+        if names.is_some_and(|names| !close_to(&names, &mut out)) {
+            self.unsupported(&format!("{place}/propertyNames"), "the names are too many")?;
+        }
+        close_whole_bounds(&mut out);
         self.keep_counts_that_hold(&mut out, place);
         Ok(Value::Object(out))
     }
@@ -259,7 +277,6 @@ impl Checker<'_> {
             "multipleOf" => self.step(value, place),
             "pattern" => self.pattern(value, place),
             "format" => self.format(value, place),
-            "uniqueItems" if value == &Value::Bool(false) => Ok(None),
             _ if ANNOTATIONS.contains(&key) || key.starts_with("x-") => Ok(None),
             _ => self.unsupported(place, "the keyword is not supported"),
         }
@@ -426,8 +443,55 @@ impl Checker<'_> {
 }
 
 /// Whether the keyword says nothing about what is valid by itself.
-fn is_silent(key: &str) -> bool {
+pub fn is_silent(key: &str) -> bool {
     ANNOTATIONS.contains(&key) || key.starts_with("x-") || matches!(key, "$defs" | "definitions")
+}
+
+/// Whether a keyword that is not supported says nothing by its value.
+fn says_nothing(key: &str, value: &Value) -> bool {
+    let is_false = value == &Value::Bool(false);
+    let takes_all = |schema: &Value| match schema {
+        Value::Object(members) => members.keys().all(|key| is_silent(key)),
+        schema => schema == &Value::Bool(true),
+    };
+    let is_of_texts = |schema: &Value| match schema {
+        Value::Object(members) => members
+            .iter()
+            .all(|(key, value)| is_silent(key) || (key == "type" && value == "string")),
+        _ => false,
+    };
+    let all_members = |is_empty: &dyn Fn(&Value) -> bool| {
+        value.as_object().is_some_and(|members| members.values().all(is_empty))
+    };
+    let is_empty_list = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
+    match key {
+        "uniqueItems" | "not" => is_false,
+        "unevaluatedProperties" | "unevaluatedItems" => takes_all(value),
+        "propertyNames" => takes_all(value) || is_of_texts(value), // names are texts
+        "dependentRequired" => all_members(&is_empty_list),
+        "dependentSchemas" => all_members(&takes_all),
+        _ => false,
+    }
+}
+
+/// Whether `unevaluatedProperties: false` concerns no other keywords than `additionalProperties`
+/// does: no schema beside them looks at members.
+fn closes_alone(members: &Map<String, Value>) -> bool {
+    const APPLICATORS: [&str; 11] = [
+        "$ref",
+        "$dynamicRef",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "not",
+        "if",
+        "then",
+        "else",
+        "dependentSchemas",
+        "dependencies",
+    ];
+    members.get("unevaluatedProperties") == Some(&Value::Bool(false))
+        && !APPLICATORS.iter().any(|key| members.contains_key(*key))
 }
 
 /// Whether several schemas may hold for one value here: branches or a reference beside other

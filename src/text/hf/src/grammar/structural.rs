@@ -5,8 +5,8 @@
 //! With "at_least_one" the answer is tags alone: at least one, at most "max_tags" of them, with the
 //! text "separator" between two. Triggers may then be absent. A structure with the "content"
 //! "qwen_xml" has the schema's properties as `<parameter=NAME>`, a line of the value and
-//! `</parameter>`; a value is JSON, but for a text, which stands as it is and keeps the lengths of
-//! its schema (its pattern is not enforced).
+//! `</parameter>`. A value is JSON. A plain text (`text_branch`) stands as it is;
+//! api/tool_shapes.cc has the same rule for the reader of the answer.
 
 use std::fmt::Write;
 
@@ -14,11 +14,14 @@ use serde_json::{Map, Value};
 
 use super::compile::{with_options, Limits};
 use super::json_text;
-use super::schema::{self, Blanks, Checked, Strictness};
+use super::places::escaped;
+use super::schema::{self, Checked, Strictness};
 use crate::Failure;
 
 const MAX_STRUCTURES: usize = 1024;
 const MAX_TAGS: u64 = 1000;
+/// The end of a parameter, after its value.
+const END_OF_VALUE: &str = "\n</parameter>\n";
 
 /// A grammar, the places of the schemas' keywords that it does not enforce, and the schemas with
 /// their own places.
@@ -27,6 +30,8 @@ pub struct Structural {
     pub lark: String,
     pub ignored: Vec<String>,
     pub schemas: Vec<(String, Checked)>,
+    /// The schemas of properties that stand in tags of their own.
+    pub properties: Vec<(String, Checked)>,
 }
 
 /// One kind of tag.
@@ -133,7 +138,7 @@ fn content_rules(
         .map_err(|f| Failure::new(f.code, within(&f.message)))?;
     made.ignored.extend(checked.ignored.iter().map(|at| within(at)));
     let rules = if structure.is_xml {
-        xml_rules(&checked.schema, name, checked.blanks)
+        xml_rules(structure, &checked, (name, place), &mut made.properties)
     } else {
         let schema = with_options(checked.schema.clone(), Strictness::Loose, checked.blanks);
         format!("{name}: %json {schema}\n")
@@ -158,9 +163,62 @@ fn text_within(schema: &Value) -> String {
     format!("(/(\\n|.){{{least},{most}}}/ & ~/(\\n|.)*<\\/parameter>(\\n|.)*/)")
 }
 
-/// The properties of an object as tags, in their own order.
-fn xml_rules(schema: &Value, name: &str, blanks: Blanks) -> String {
-    const END: &str = "\n</parameter>\n";
+/// Whether the values of a schema, as the client wrote it, are texts with no more than lengths or a
+/// list of them.
+fn is_plain_text(source: &Value) -> bool {
+    let all_texts = |key: &str| match source.get(key) {
+        Some(Value::Array(values)) => values.iter().all(Value::is_string),
+        value => value.is_none_or(Value::is_string),
+    };
+    source.get("type").is_some_and(|kind| kind == "string")
+        && !has_any(source, &["pattern", "format", "$ref", "anyOf", "oneOf", "allOf"])
+        && all_texts("enum")
+        && all_texts("const")
+}
+
+fn has_any(schema: &Value, keys: &[&str]) -> bool {
+    keys.iter().any(|key| schema.get(key).is_some())
+}
+
+/// The schema of a parameter's text, and whether null may stand in its place. None = the value is
+/// written as JSON. `source` is the client's form of the parameter's schema, `checked` ours.
+fn text_branch<'a>(source: &Value, checked: &'a Value) -> Option<(&'a Value, bool)> {
+    const OF_TEXTS: [&str; 8] =
+        ["type", "enum", "const", "pattern", "format", "minLength", "maxLength", "$ref"];
+    if is_plain_text(source) {
+        return Some((checked, false));
+    }
+    let is_null = |value: &Value| value == "null";
+    if let Some([one, other]) = source.get("type").and_then(Value::as_array).map(Vec::as_slice) {
+        let is_nullable =
+            (one == "string" && is_null(other)) || (is_null(one) && other == "string");
+        let others = ["enum", "const", "pattern", "format", "$ref", "anyOf", "oneOf", "allOf"];
+        return (is_nullable && !has_any(source, &others)).then_some((checked, true));
+    }
+    let key = if source.get("anyOf").is_some() { "anyOf" } else { "oneOf" };
+    let other_key = if key == "anyOf" { "oneOf" } else { "anyOf" };
+    let [one, other] = source.get(key)?.as_array()?.as_slice() else { return None };
+    let is_null_alone = |branch: &Value| branch.get("type").is_some_and(is_null);
+    let idx = match () {
+        () if is_plain_text(one) && is_null_alone(other) => 0,
+        () if is_null_alone(one) && is_plain_text(other) => 1,
+        () => return None,
+    };
+    if has_any(source, &OF_TEXTS) || has_any(source, &[other_key, "allOf"]) {
+        return None;
+    }
+    Some((checked.get(key)?.get(idx)?, true))
+}
+
+/// The properties of an object as tags, in their own order. `made` gets the schemas of those that
+/// are JSON.
+fn xml_rules(
+    structure: &Structure,
+    checked: &Checked,
+    (name, place): (&str, &str),
+    made: &mut Vec<(String, Checked)>,
+) -> String {
+    let (source, schema) = (structure.schema, &checked.schema);
     let empty = Map::new();
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
     let required = schema.get("required").and_then(Value::as_array);
@@ -168,29 +226,24 @@ fn xml_rules(schema: &Value, name: &str, blanks: Blanks) -> String {
         |key: &str| required.is_some_and(|names| names.iter().any(|name| name == key));
     let (mut parts, mut rules) = (Vec::new(), String::new());
     for (i, (key, value)) in properties.iter().enumerate() {
-        let begin = quoted(&format!("<parameter={key}>\n"));
+        if value == &Value::Bool(false) && !is_required(key) {
+            continue; // no call has it
+        }
         let part = format!("{name}p{i}");
-        let (content, end) = (format!("{name}v{i}"), quoted(END));
-        let is_text = value.get("type").is_some_and(|kind| kind == "string");
-        let choices = value.get("enum").and_then(Value::as_array).cloned();
-        let choices = choices.or_else(|| value.get("const").map(|only| vec![only.clone()]));
-        match choices {
-            Some(texts) if is_text && texts.iter().all(Value::is_string) => {
-                let options: Vec<String> = texts.iter().map(Value::to_string).collect();
-                let _ = writeln!(rules, "{part}: {begin} ({}) {end}", options.join(" | "));
-            }
-            None if is_text => {
-                let _ = writeln!(rules, "{part}: {begin} {content}");
-                let _ = writeln!(rules, "{content}[lazy]: {} {end}", text_within(value));
-            }
-            _ => {
+        let _ = write!(rules, "{part}: {} ", quoted(&format!("<parameter={key}>\n")));
+        let of_source = source.get("properties").and_then(|all| all.get(key));
+        match of_source.and_then(|source| text_branch(source, value)) {
+            Some((text, is_nullable)) => rules.push_str(&text_rules(text, is_nullable, &part)),
+            None => {
                 let mut inner = value.clone();
                 if let (Value::Object(members), Some(defs)) = (&mut inner, schema.get("$defs")) {
                     members.insert("$defs".to_string(), defs.clone());
                 }
-                let inner = with_options(inner, Strictness::Loose, blanks);
-                let _ = writeln!(rules, "{part}: {begin} {content} {end}");
-                let _ = writeln!(rules, "{content}: %json {inner}");
+                let options = with_options(inner.clone(), Strictness::Loose, checked.blanks);
+                let end = quoted(END_OF_VALUE);
+                let _ = writeln!(rules, "{part}v {end}\n{part}v: %json {options}");
+                let at = format!("{}/properties/{}", in_schema(place), escaped(key));
+                made.push((at, Checked { schema: inner, ignored: Vec::new(), ..checked.clone() }));
             }
         }
         parts.push(if is_required(key) { part } else { format!("{part}?") });
@@ -199,6 +252,22 @@ fn xml_rules(schema: &Value, name: &str, blanks: Blanks) -> String {
         parts.push("\"\"".to_string());
     }
     format!("{name}: {}\n{rules}", parts.join(" "))
+}
+
+/// The rest of the rule `part` where a text stands in its tag as it is, and the rules that it
+/// needs.
+fn text_rules(text: &Value, is_nullable: bool, part: &str) -> String {
+    let choices = text.get("enum").and_then(Value::as_array).cloned();
+    let choices = choices.or_else(|| text.get("const").map(|only| vec![only.clone()]));
+    let end = quoted(END_OF_VALUE);
+    let null = if is_nullable { " | \"null\"" } else { "" };
+    match choices {
+        Some(texts) => {
+            let options: Vec<String> = texts.iter().map(Value::to_string).collect();
+            format!("({}{null}) {end}\n", options.join(" | "))
+        }
+        None => format!("{part}v\n{part}v[lazy]: ({}{null}) {end}\n", text_within(text)),
+    }
 }
 
 /// A grammar of tags alone.

@@ -41,6 +41,55 @@ fn texts_in_tags_have_their_lengths() {
     assert!(!takes(&grammar, &of(short)), "what follows a text that is too short is no part of it");
 }
 
+/// A plain text stands as it is, and so does null beside one. Any other value that may be a text
+/// is JSON, because a reader could not tell the text 5 from the number.
+#[test]
+fn parameters_that_may_be_more_than_a_text_are_json() {
+    let text = json!({"type": "string", "maxLength": 2});
+    let nil = json!({"type": "null", "title": "None"});
+    for (schema, good, bad) in [
+        (json!({"anyOf": [text, nil], "default": null}), vec!["ab", "null", "\"\""], vec!["abc"]),
+        (json!({"oneOf": [nil, text]}), vec!["a", "null"], vec!["abc"]),
+        (json!({"type": ["null", "string"], "maxLength": 1}), vec!["a", "null"], vec!["ab"]),
+        (json!({"type": ["string", "null"]}), vec!["", "null", "\"a\"\n"], vec![]),
+        (
+            json!({"anyOf": [{"type": "string", "enum": ["a", "b"]}, nil]}),
+            vec!["a", "null"],
+            vec!["c", "\"a\"", ""],
+        ),
+        (json!({"type": "string", "pattern": "^a+$"}), vec!["\"aa\""], vec!["aa", "\"b\""]),
+        (json!({"type": "string", "format": "date"}), vec!["\"2024-02-01\""], vec!["2024-02-01"]),
+        (json!({"type": ["string", "integer"]}), vec!["\"a\"", "5"], vec!["a"]),
+        (json!({"anyOf": [text, {"type": "integer"}]}), vec!["\"a\"", "5"], vec!["a", "\"abc\""]),
+        (json!({"anyOf": [text, nil, {"type": "boolean"}]}), vec!["\"a\"", "null"], vec!["a"]),
+        (json!({"anyOf": [text, nil], "maxLength": 1}), vec!["\"a\"", "null"], vec!["\"ab\""]),
+        (json!({"type": "string", "enum": ["a", 1]}), vec!["\"a\""], vec!["a", "1"]),
+        (json!({"enum": ["a", null]}), vec!["\"a\"", "null"], vec!["a"]),
+        (json!({"$ref": "#/$defs/t"}), vec!["\"a\""], vec!["a", "\"abc\""]),
+    ] {
+        let tag = json!({"at_least_one": true, "max_tags": 1, "structures": [{
+            "begin": "<f>", "end": "</f>", "content": "qwen_xml", "schema": {"type": "object",
+                "required": ["s"], "properties": {"s": schema, "no": false},
+                "$defs": {"t": text}}}]});
+        let grammar = of_kind(Kind::StructuralTag, &tag.to_string());
+        let of = |value: &str| format!("<f><parameter=s>\n{value}\n</parameter>\n</f>");
+        good.iter().for_each(|value| assert!(takes(&grammar, &of(value)), "{schema}: {value}"));
+        bad.iter().for_each(|value| assert!(!takes(&grammar, &of(value)), "{schema}: {value}"));
+    }
+}
+
+/// No call can have such a property, and an object without it would be one of the schema. In tags
+/// it is refused, by its place.
+#[test]
+fn a_property_that_nothing_satisfies_is_named() {
+    let impossible = json!({"allOf": [{"const": 1}, {"type": "string"}]});
+    let tag = json!({"at_least_one": true, "max_tags": 1, "structures": [{
+        "begin": "<f>", "end": "</f>", "content": "qwen_xml", "schema": {"type": "object",
+            "properties": {"a": {"type": "integer"}, "b": impossible}}}]});
+    let message = refusal(Kind::StructuralTag, &tag.to_string()).message;
+    assert!(message.starts_with("#/structures/0/schema/properties/b: Unsatisfiable"), "{message}");
+}
+
 #[test]
 fn a_tag_has_as_many_structures_as_a_request_has_tools() {
     let structures: Vec<Value> = (0..1024)

@@ -1,0 +1,65 @@
+//! `propertyNames` that lists names or gives their pattern, in keywords that llguidance has. Typed
+//! dictionaries have it (pydantic's `dict[Literal[..], T]`, zod's records).
+
+use serde_json::{json, Map, Value};
+
+use super::schema::is_silent;
+
+/// Bytes of the schemas of listed names: each name gets a copy.
+const MAX_COPIED_BYTES: usize = 1 << 20;
+
+/// The names that an object may have.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Names {
+    Listed(Vec<String>),
+    Pattern(String),
+}
+
+/// The names that `propertyNames` of an object's schema allows. None where the keyword says more,
+/// or where other keywords of the object speak of names by patterns.
+pub fn names_of(members: &Map<String, Value>) -> Option<Names> {
+    let schema = members.get("propertyNames")?.as_object()?;
+    let spoken: Vec<(&str, &Value)> = schema
+        .iter()
+        .map(|(key, value)| (key.as_str(), value))
+        .filter(|(key, value)| !is_silent(key) && !(*key == "type" && *value == "string"))
+        .collect();
+    if members.contains_key("patternProperties") {
+        return None;
+    }
+    match spoken.as_slice() {
+        [("enum", Value::Array(names))] => {
+            let texts = names.iter().filter_map(Value::as_str).map(str::to_string);
+            Some(Names::Listed(texts.collect()))
+        }
+        [("const", Value::String(name))] => Some(Names::Listed(vec![name.clone()])),
+        [("pattern", Value::String(pattern))] if !members.contains_key("properties") => {
+            Some(Names::Pattern(pattern.clone()))
+        }
+        _ => None,
+    }
+}
+
+/// Closes the checked object `members` to the names. False: the names are too many to be written.
+pub fn close_to(names: &Names, members: &mut Map<String, Value>) -> bool {
+    let others = members.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
+    match names {
+        Names::Listed(names) => {
+            if names.len() * others.to_string().len() > MAX_COPIED_BYTES {
+                return false;
+            }
+            let declared = members.get("properties").and_then(Value::as_object).cloned();
+            let mut declared = declared.unwrap_or_default();
+            declared.retain(|name, _| names.contains(name));
+            for name in names.iter().filter(|_| others != Value::Bool(false)) {
+                declared.entry(name.clone()).or_insert_with(|| others.clone());
+            }
+            members.insert("properties".to_string(), Value::Object(declared));
+        }
+        Names::Pattern(pattern) => {
+            members.insert("patternProperties".to_string(), json!({ pattern.as_str(): others }));
+        }
+    }
+    members.insert("additionalProperties".to_string(), Value::Bool(false));
+    true
+}
