@@ -8,10 +8,8 @@
 #include "grpcpp/grpcpp.h"
 
 #include "src/base/clock.h"
-#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/mutex.h"
-#include "src/base/wire_text.h"
 #include "src/router/router_core.h"
 #include "src/router/worker_codec.h"
 #include "src/router/worker_link.h"
@@ -19,7 +17,6 @@
 
 namespace baton::router {
 
-using limits::kHeartbeatMs;
 using obs::RefusalReason;
 using rpc::HasVerifiedCertificate;
 
@@ -32,20 +29,6 @@ constexpr size_t kMaxQueuedDirectives = 64;
 constexpr int kMaxUnhandled = 16;
 // Anybody may knock; one line a second says so.
 constexpr int64_t kRefusalLogIntervalUs = 1'000'000;
-
-// Takes the tokenizer's megabytes out of `hello`.
-ModelClaim TakeClaim(v1::WorkerHello& hello) {
-  ModelClaim claim;
-  claim.id = hello.model();
-  claim.loaded_unix_s = static_cast<int64_t>(hello.loaded_unix_s());
-  claim.max_context = hello.max_context();
-  claim.vocab_size = hello.vocab_size();
-  claim.embedding_size = hello.embedding_size();
-  claim.embedding_refusal = WireText(hello.embedding_refusal());
-  claim.tokenizer_id = hello.fingerprint().tokenizer_id();
-  claim.tokenizer = std::move(*hello.mutable_tokenizer());
-  return claim;
-}
 
 // One worker's lease stream. Lives until gRPC has finished with it.
 class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::RouterDirective>,
@@ -118,10 +101,7 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
   }
 
   void FillAck(v1::RouterDirective* directive, std::string_view refusal) const {
-    v1::RegisterAck* ack = directive->mutable_ack();
-    ack->set_router_incarnation(router_incarnation_.value());
-    ack->set_heartbeat_ms(kHeartbeatMs);
-    ack->set_refusal(std::string(refusal));
+    EncodeAck(router_incarnation_, refusal, directive->mutable_ack());
   }
 
  private:
@@ -278,7 +258,7 @@ Status LeaseReactor::Handle() {
 
 Status LeaseReactor::HandleHello() {
   BATON_ASSIGN_OR_RETURN(WorkerDescription worker, DecodeHello(incoming_.hello(), wire_));
-  ModelClaim claim = TakeClaim(*incoming_.mutable_hello());
+  ModelClaim claim = TakeClaim(incoming_.mutable_hello());
   {
     MutexLock lock(mutex_);
     is_resolving_ = true;

@@ -266,11 +266,7 @@ GrpcWorkerConnector::~GrpcWorkerConnector() { streams_->WaitAndLetGo(); }
 std::unique_ptr<WorkerSession> GrpcWorkerConnector::Connect(SessionRef session,
                                                             const WorkerDescription& worker) {
   v1::RouterMessage message;
-  v1::SessionHello* hello = message.mutable_hello();
-  hello->set_router_incarnation(router_incarnation_.value());
-  hello->set_worker_incarnation(worker.name.incarnation.value());
-  hello->set_wire_version(
-      CommonWireVersion(wire_, {worker.fingerprint.wire_min, worker.fingerprint.wire_max}));
+  EncodeSessionHello(router_incarnation_, worker, wire_, message.mutable_hello());
   auto stream = std::make_shared<SessionStream>(inbox_, streams_, session,
                                                 MakeChannel(worker.grpc_address, credentials_));
   stream->Start(message);

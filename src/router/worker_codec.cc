@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 
@@ -18,6 +19,7 @@ namespace baton::router {
 
 using kv::ChainFromBytes;
 using kv::ChainLink;
+using limits::kHeartbeatMs;
 using limits::kMaxModelIdBytes;
 using limits::kMaxPoolBlocks;
 using limits::kMaxPrefixChanges;
@@ -265,6 +267,19 @@ StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello, const Wire
   return worker;
 }
 
+ModelClaim TakeClaim(v1::WorkerHello* hello) {
+  ModelClaim claim;
+  claim.id = hello->model();
+  claim.loaded_unix_s = static_cast<int64_t>(hello->loaded_unix_s());
+  claim.max_context = hello->max_context();
+  claim.vocab_size = hello->vocab_size();
+  claim.embedding_size = hello->embedding_size();
+  claim.embedding_refusal = WireText(hello->embedding_refusal());
+  claim.tokenizer_id = hello->fingerprint().tokenizer_id();
+  claim.tokenizer = std::move(*hello->mutable_tokenizer());
+  return claim;
+}
+
 WorkerLoadReport DecodeLoad(const v1::WorkerLoad& load) {
   WorkerLoadReport report;
   report.ready = load.ready();
@@ -399,6 +414,20 @@ void EncodeStartEmbedding(const PlacementSpec& spec, v1::RouterMessage* out) {
 void EncodeCancel(RequestUid uid, uint32_t attempt, v1::RouterMessage* out) {
   EncodeUid(uid, out->mutable_cancel()->mutable_uid());
   out->mutable_cancel()->set_attempt(attempt);
+}
+
+void EncodeSessionHello(Incarnation router, const WorkerDescription& worker, const WireRange& own,
+                        v1::SessionHello* out) {
+  out->set_router_incarnation(router.value());
+  out->set_worker_incarnation(worker.name.incarnation.value());
+  out->set_wire_version(
+      CommonWireVersion(own, {worker.fingerprint.wire_min, worker.fingerprint.wire_max}));
+}
+
+void EncodeAck(Incarnation router, std::string_view refusal, v1::RegisterAck* out) {
+  out->set_router_incarnation(router.value());
+  out->set_heartbeat_ms(kHeartbeatMs);
+  out->set_refusal(std::string(refusal));
 }
 
 void EncodePeers(const std::vector<const WorkerDescription*>& peers, v1::PeerList* out) {

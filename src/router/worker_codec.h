@@ -10,6 +10,7 @@
 #include "baton/v1/worker.pb.h"
 #include "src/base/status.h"
 #include "src/base/wire_versions.h"
+#include "src/router/model_catalog.h"
 #include "src/router/worker_messages.h"
 
 namespace baton::router {
@@ -23,6 +24,8 @@ bool IsModelId(std::string_view id);
 // InvalidArgument names the field and its value.
 StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello,
                                         const WireRange& own = kWireVersions);
+// The words of a hello about its model; takes the tokenizer's megabytes out of it.
+ModelClaim TakeClaim(v1::WorkerHello* hello);
 WorkerLoadReport DecodeLoad(const v1::WorkerLoad& load);
 // InvalidArgument names what is too long or no whole number of links.
 StatusOr<PrefixBatch> DecodePrefix(const v1::PrefixEvents& events);
@@ -38,6 +41,11 @@ void EncodeStartDecode(const PlacementSpec& spec, const WorkerName* prefill,
                        v1::RouterMessage* out);
 void EncodeStartEmbedding(const PlacementSpec& spec, v1::RouterMessage* out);
 void EncodeCancel(RequestUid uid, uint32_t attempt, v1::RouterMessage* out);
+// The hello of this life of a router for a session with `worker`.
+void EncodeSessionHello(Incarnation router, const WorkerDescription& worker, const WireRange& own,
+                        v1::SessionHello* out);
+// `refusal` empty = accepted.
+void EncodeAck(Incarnation router, std::string_view refusal, v1::RegisterAck* out);
 void EncodePeers(const std::vector<const WorkerDescription*>& peers, v1::PeerList* out);
 
 }  // namespace baton::router

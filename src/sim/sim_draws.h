@@ -21,6 +21,7 @@ enum class DrawPurpose : uint64_t {
   kWorker = 6,
   kFill = 7,
   kRouter = 8,
+  kRareFields = 9,
 };
 
 // The seed of stream `index` of `purpose`.

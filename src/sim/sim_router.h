@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "baton/v1/worker.pb.h"
 #include "src/obs/baton_metrics.h"
 #include "src/router/router_core.h"
 #include "src/sim/sim_streams.h"
@@ -36,16 +37,10 @@ class SimRouter final : public router::WorkerConnector {
   void AskToLeave(std::string_view worker_id);
 
   // ---- What workers send; in this process.
-  void OnHello(const std::shared_ptr<SimLease>& lease, router::WorkerDescription description);
-  void OnLoad(const std::shared_ptr<SimLease>& lease, router::WorkerLoadReport load);
-  void OnPrefixes(const std::shared_ptr<SimLease>& lease, const router::PrefixBatch& batch);
+  void OnReport(const std::shared_ptr<SimLease>& lease, const SimLetter& letter);
   void OnLeaseLost(const std::shared_ptr<SimLease>& lease);
-  void OnSessionUp(const std::shared_ptr<SimSessionStream>& stream);
   void OnSessionLost(const std::shared_ptr<SimSessionStream>& stream, std::string_view why);
-  void OnTokens(const std::shared_ptr<SimSessionStream>& stream,
-                std::vector<router::WorkerToken> tokens);
-  void OnStatus(const std::shared_ptr<SimSessionStream>& stream,
-                const router::WorkerRequestStatus& status);
+  void OnMessage(const std::shared_ptr<SimSessionStream>& stream, const SimLetter& letter);
   // All streams with `worker` end at this end.
   void BreakWith(const SimWorker* worker, std::string_view why);
 
@@ -53,12 +48,16 @@ class SimRouter final : public router::WorkerConnector {
   SimFabric& fabric() { return *fabric_; }
   const router::RouterCore* core() const { return core_.get(); }  // null while dead
   const obs::BatonMetrics& metrics() const { return metrics_; }
+  // The identity of this life.
+  Incarnation incarnation() const;
   // It is being killed: nothing is sent on purpose any more.
   bool is_dying() const { return dying_; }
   // Nothing is live, and nothing is counted as placed at any worker.
   Status CheckEmpty() const;
 
  private:
+  void OnHello(const std::shared_ptr<SimLease>& lease, const SimLetter& letter,
+               v1::WorkerHello* hello);
   void Tick();
   SimWorker* FindWorker(std::string_view worker_id) const;
 

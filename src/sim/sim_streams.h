@@ -3,19 +3,17 @@
 #ifndef BATON_SIM_SIM_STREAMS_H_
 #define BATON_SIM_SIM_STREAMS_H_
 
-#include <functional>
+#include <cstdint>
 #include <memory>
-#include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "src/engine/cancellable_starts.h"
 #include "src/engine/engine_types.h"
 #include "src/router/worker_messages.h"
 #include "src/sim/event_queue.h"
-#include "src/sim/prefix_feed.h"
+#include "src/sim/sim_mail.h"
 #include "src/sim/sim_network.h"
+#include "src/worker/prefix_teller.h"
 
 namespace baton::sim {
 
@@ -36,7 +34,8 @@ struct SimLease {
   bool router_open = false;  // the router's end
   bool worker_open = true;   // the worker's end
   bool accepted = false;     // the worker has heard so
-  PrefixFeed feed;
+  worker::PrefixTeller feed;
+  uint64_t num_loads = 0;      // that were reported
   std::vector<SimPeer> peers;  // as the router said last
 };
 
@@ -59,8 +58,8 @@ struct SimFabric {
   std::vector<SimRouter*> routers;
   std::vector<SimWorker*> workers;
   uint64_t next_epoch = 1;  // of data connections
-  // Told of every broken promise.
-  std::function<void(std::string_view kind, std::string text)> violate;
+  SimViolate violate;       // told of every broken promise
+  SimMail mail{&violate};
 };
 
 }  // namespace baton::sim

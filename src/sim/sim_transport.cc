@@ -12,7 +12,6 @@ namespace baton::sim {
 using kv::CloseReason;
 using kv::CopyAndChecksum;
 using kv::FrameHeader;
-using kv::HandoffMessage;
 using kv::kFrameHeaderBytes;
 using kv::KvArena;
 using kv::KvTransportSink;
@@ -36,11 +35,10 @@ constexpr uint32_t kMaxInFlight = 1024;
 
 }  // namespace
 
-SimTransport::SimTransport(SimProcess* process, SimNetwork* network, SimWire* wire,
-                           const KvArena* arena, std::function<void()> wake)
+SimTransport::SimTransport(SimProcess* process, SimNetwork* network, const KvArena* arena,
+                           std::function<void()> wake)
     : process_(process),
       network_(network),
-      wire_(wire),
       arena_(arena),
       slice_wire_bytes_(arena->layout().SliceBytes()),
       wake_(std::move(wake)),
@@ -73,7 +71,7 @@ void SimTransport::LinkUp(SimTransport* peer, uint64_t epoch, bool pulls, bool d
   std::swap(parked, parked_);
   for (Control& control : parked) {
     if (control.peer == peer->incarnation()) {
-      SendNow(links_[control.peer], control.message);
+      SendNow(links_[control.peer], std::move(control.bytes));
     } else {
       parked_.push_back(std::move(control));
     }
@@ -131,23 +129,21 @@ void SimTransport::DropParked() {
   counters_.controls_expired.Add(expired);
 }
 
-Status SimTransport::SendControl(Incarnation peer, std::string /*bytes*/) {
-  HandoffMessage message = wire_->Take();
+Status SimTransport::SendControl(Incarnation peer, std::string bytes) {
   const auto link = links_.find(peer);
   if (link != links_.end()) {
-    SendNow(link->second, message);
+    SendNow(link->second, std::move(bytes));
     return OkStatus();
   }
   DropParked();
-  parked_.push_back({peer, 0, std::move(message), process_->TrueNowUs() + kControlTtlUs});
+  parked_.push_back({peer, 0, std::move(bytes), process_->TrueNowUs() + kControlTtlUs});
   return OkStatus();
 }
 
-void SimTransport::SendNow(const Link& link, const HandoffMessage& message) {
+void SimTransport::SendNow(const Link& link, std::string bytes) {
   SimTransport* const receiver = link.peer;
   counters_.controls_sent.Add();
   const DataPassage passage = network_->PassData(*process_, receiver->process(), kControlBytes);
-  const Control control{incarnation_, link.epoch, message, 0};
   // A flipped bit breaks the frame's checksum, which ends the connection: as if it were lost, and
   // the connection with it.
   if (passage.flips_bit) {
@@ -162,8 +158,10 @@ void SimTransport::SendNow(const Link& link, const HandoffMessage& message) {
     receiver->process().Post(passage.arrival_us, damaged);
     return;
   }
+  Control control{incarnation_, link.epoch, std::move(bytes), 0};
+  if (passage.again_us < 0) return receiver->ExpectControl(passage.arrival_us, std::move(control));
   receiver->ExpectControl(passage.arrival_us, control);
-  if (passage.again_us >= 0) receiver->ExpectControl(passage.again_us, control);
+  receiver->ExpectControl(passage.again_us, std::move(control));
 }
 
 void SimTransport::ExpectControl(int64_t arrival_us, Control control) {
@@ -174,24 +172,24 @@ void SimTransport::ExpectControl(int64_t arrival_us, Control control) {
     if (it == arriving_.end()) return;  // taken within a step
     Control arrived = std::move(it->second);
     arriving_.erase(it);
-    TakeControl(arrived);
+    TakeControl(std::move(arrived));
   });
 }
 
 void SimTransport::DeliverControls() {
   const int64_t now_us = process_->TrueNowUs();
   while (!arriving_.empty() && arriving_.begin()->first.first <= now_us) {
-    const Control arrived = std::move(arriving_.begin()->second);
+    Control arrived = std::move(arriving_.begin()->second);
     arriving_.erase(arriving_.begin());
-    TakeControl(arrived);
+    TakeControl(std::move(arrived));
   }
 }
 
-void SimTransport::TakeControl(const Control& control) {
+void SimTransport::TakeControl(Control control) {
   const auto link = links_.find(control.peer);
   if (link == links_.end() || link->second.epoch != control.epoch) return;
   counters_.controls_received.Add();
-  sink_->OnControl(control.peer, wire_->Encode(control.message));
+  sink_->OnControl(control.peer, std::move(control.bytes));
   wake_();
 }
 

@@ -20,36 +20,17 @@
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/transport/receive_table.h"
 #include "kvcache/transport/transport_counters.h"
-#include "src/engine/engine_types.h"
 #include "src/sim/sim_network.h"
 #include "src/sim/sim_process.h"
 
 namespace baton::sim {
-
-// The wire of a simulation: a message is encoded and taken out again within one call, so that
-// nothing of it has to become bytes.
-class SimWire final : public engine::HandoffWire {
- public:
-  std::string Encode(const kv::HandoffMessage& message) const override {
-    message_ = message;
-    return "m";
-  }
-  StatusOr<kv::HandoffMessage> Decode(std::string_view /*bytes*/) const override {
-    return message_;
-  }
-  // The message that was encoded last.
-  kv::HandoffMessage Take() { return std::move(message_); }
-
- private:
-  mutable kv::HandoffMessage message_;
-};
 
 // See the file comment.
 class SimTransport final : public kv::KvTransport {
  public:
   // `wake`: events wait in the engine's inbox. Lives as long as the world: Start begins a life of
   // the worker, Stop ends it.
-  SimTransport(SimProcess* process, SimNetwork* network, SimWire* wire, const kv::KvArena* arena,
+  SimTransport(SimProcess* process, SimNetwork* network, const kv::KvArena* arena,
                std::function<void()> wake);
 
   // ---- KvTransport.
@@ -109,16 +90,16 @@ class SimTransport final : public kv::KvTransport {
   struct Control {
     Incarnation peer;
     uint64_t epoch = 0;
-    kv::HandoffMessage message;
+    std::string bytes;
     int64_t parked_until_us = 0;
   };
   // When a control message arrives: the time, then its number.
   using ArrivalKey = std::pair<int64_t, uint64_t>;
 
-  void SendNow(const Link& link, const kv::HandoffMessage& message);
+  void SendNow(const Link& link, std::string bytes);
   // At this end, the receiver of the message.
   void ExpectControl(int64_t arrival_us, Control control);
-  void TakeControl(const Control& control);
+  void TakeControl(Control control);
   void TakeBatch(const Batch& batch);
   void TakeSlice(const Batch& batch, size_t slice_idx);
   void Flush();
@@ -126,7 +107,6 @@ class SimTransport final : public kv::KvTransport {
 
   SimProcess* const process_;
   SimNetwork* const network_;
-  SimWire* const wire_;
   const kv::KvArena* const arena_;
   size_t slice_wire_bytes_;
   const std::function<void()> wake_;

@@ -8,7 +8,7 @@
 
 #include "src/base/check.h"
 #include "src/base/limits.h"
-#include "src/sim/sim_codec.h"
+#include "src/sim/sim_marks.h"
 #include "src/sim/sim_router.h"
 
 namespace baton::sim {
@@ -44,7 +44,11 @@ using kv::kNumBlockStates;
 using kv::KvArena;
 using model::ForwardModel;
 using router::IsTerminal;
-using router::WorkerToken;
+using worker::CheckSessionHello;
+using worker::RequestKeyFromProto;
+using worker::RequestSpecFromProto;
+using worker::SessionLimits;
+using worker::ToProto;
 
 namespace {
 
@@ -64,6 +68,8 @@ constexpr int64_t kDrainTimeoutUs = 20'000'000;
 constexpr int64_t kDrainPollUs = 5'000;
 // For the last words to leave.
 constexpr int64_t kLastWordsUs = 50'000;
+// The bytes that a token counts for on its way.
+constexpr size_t kTokenBytes = 32;
 // How often a turn is followed by a whole recount.
 constexpr uint64_t kAuditEvery = 2048;
 
@@ -88,7 +94,8 @@ SimWorker::SimWorker(const SimWorkerOptions& options, SimFabric* fabric, SimProc
       draws_(options.seed),
       arena_(MakeArena(options)),
       kv_(KvStore::OnHost(arena_.get())),
-      transport_(process, fabric->network, &wire_, arena_.get(), [this] { WakeSoon(); }),
+      wire_(&fabric->mail),
+      transport_(process, fabric->network, arena_.get(), [this] { WakeSoon(); }),
       model_(MakeModel(options, [this](int64_t us) { Spend(us); })) {
   if (options.slice_wire_bytes > 0) transport_.set_slice_wire_bytes(options.slice_wire_bytes);
 }
@@ -124,7 +131,7 @@ void SimWorker::Boot() {
   inbox_ = std::make_unique<EngineInbox>(kInboxEvents);
   sink_ = std::make_unique<EngineTransportSink>(inbox_.get(), &wire_, process_);
   journal_ = std::make_unique<PrefixJournal>(options_.num_blocks);
-  held_.clear();
+  held_ = {};
   asked_.emplace(options_.layout.block_size);
   transport_.set_incarnation(incarnation_);
   const Status started = transport_.Start(sink_.get());
@@ -313,8 +320,51 @@ Status SimWorker::CheckEmpty() const {
 
 // ---- Orders, and what comes of them.
 
-void SimWorker::OnSessionOpen(const std::shared_ptr<SimSessionStream>& stream, Incarnation wanted) {
-  if (wanted != incarnation_) {
+SessionLimits SimWorker::Limits() const {
+  return {.incarnation = incarnation_,
+          .prefill = options_.role == WorkerRole::kPrefill,
+          .vocab_size = options_.model->vocab_size,
+          .max_context = options_.max_context};
+}
+
+// As SessionReactor (src/worker) does.
+void SimWorker::OnMessage(const std::shared_ptr<SimSessionStream>& stream,
+                          const SimLetter& letter) {
+  SimMail& mail = fabric_->mail;
+  const auto* const message = mail.Open<v1::RouterMessage>(letter);
+  if (message == nullptr) return;
+  if (message->has_hello()) return OnSessionHello(stream, letter, message->hello());
+  if (!stream->worker_open) return;
+  switch (message->kind_case()) {
+    case v1::RouterMessage::kStartPrefill:
+    case v1::RouterMessage::kStartDecode:
+    case v1::RouterMessage::kStartEmbedding:
+      return OnOrder(stream, letter, *message);
+    case v1::RouterMessage::kCancel: {
+      const RequestKey key = RequestKeyFromProto(message->cancel());
+      mail.Check("CancelRequest", letter.mark, MarkOf(key));
+      return OnCancel(stream, key);
+    }
+    case v1::RouterMessage::kRenew: {
+      const uint32_t lease_ms = message->renew().lease_ms();
+      mail.Check("Renew", letter.mark, MarkOfNumber(lease_ms));
+      inbox_->Post(RenewSession{stream->id, int64_t{lease_ms} * 1000});
+      return WakeSoon();
+    }
+    case v1::RouterMessage::kHello:
+    case v1::RouterMessage::KIND_NOT_SET:
+      break;
+  }
+  mail.Refuse("RouterMessage", InvalidArgument("it is of no kind"));
+}
+
+void SimWorker::OnSessionHello(const std::shared_ptr<SimSessionStream>& stream,
+                               const SimLetter& letter, const v1::SessionHello& hello) {
+  fabric_->mail.Check(
+      "SessionHello", letter.mark,
+      MarkOfSession(hello.router_incarnation(), hello.worker_incarnation(), hello.wire_version()));
+  const Status status = CheckSessionHello(hello, Limits());
+  if (!status.ok()) {
     fabric_->network->Send(*process_, stream->router->process(), 0, [stream] {
       stream->router->OnSessionLost(stream, "another incarnation answers");
     });
@@ -323,8 +373,18 @@ void SimWorker::OnSessionOpen(const std::shared_ptr<SimSessionStream>& stream, I
   stream->id = SessionId(next_session_++);
   stream->worker_open = true;
   sessions_[stream->id] = stream;
-  fabric_->network->Send(*process_, stream->router->process(), 64,
-                         [stream] { stream->router->OnSessionUp(stream); });
+  const v1::SessionHello echo = hello;
+  auto* const answer = fabric_->mail.Blank<v1::WorkerMessage>();
+  *answer->mutable_hello() = echo;
+  Send(stream, kSmallBytes, *answer, letter.mark);
+}
+
+void SimWorker::Send(const std::shared_ptr<SimSessionStream>& stream, size_t num_bytes,
+                     const v1::WorkerMessage& message, uint64_t mark) {
+  fabric_->network->Send(*process_, stream->router->process(), num_bytes,
+                         [stream, letter = fabric_->mail.Seal(message, mark)] {
+                           stream->router->OnMessage(stream, letter);
+                         });
 }
 
 void SimWorker::OnSessionClosed(const std::shared_ptr<SimSessionStream>& stream) {
@@ -334,56 +394,52 @@ void SimWorker::OnSessionClosed(const std::shared_ptr<SimSessionStream>& stream)
   WakeSoon();
 }
 
-void SimWorker::OnOrder(const std::shared_ptr<SimSessionStream>& stream,
-                        std::unique_ptr<RequestSpec> spec) {
-  if (!stream->worker_open) return;
+void SimWorker::OnOrder(const std::shared_ptr<SimSessionStream>& stream, const SimLetter& letter,
+                        const v1::RouterMessage& message) {
+  auto spec = std::make_unique<RequestSpec>();
+  const Status status = RequestSpecFromProto(message, Limits(), spec.get());
   spec->session = stream->id;
   const RequestKey key = spec->key;
+  if (!status.ok()) {
+    fabric_->mail.Refuse("RequestSpec", status);
+    return Reject(stream, key, status);
+  }
+  fabric_->mail.Check("RequestSpec", letter.mark, MarkOf(*spec));
   const bool is_new = stream->starts.Note(key);
   asked_->Note(*spec);
   if (inbox_->TryPost(StartRequest{std::move(spec)})) return WakeSoon();
   if (is_new) stream->starts.Forget(key);
-  Reject(stream, key);
+  Reject(stream, key, ResourceExhausted("the engine's inbox is full"));
 }
 
-// Sends the answer of a session service whose inbox is full.
-void SimWorker::Reject(const std::shared_ptr<SimSessionStream>& stream, const RequestKey& key) {
+// Sends the answer of a session service whose inbox is full, or that refuses an order.
+void SimWorker::Reject(const std::shared_ptr<SimSessionStream>& stream, const RequestKey& key,
+                       const Status& why) {
   SendStatus(stream, {.session = stream->id,
                       .key = key,
                       .state = RequestState::kRejected,
-                      .status = ResourceExhausted("the engine's inbox is full"),
-                      .retry_after_ms = limits::kRetryHintMs});
+                      .status = why,
+                      .retry_after_ms = absl::IsResourceExhausted(why) ? limits::kRetryHintMs : 0});
 }
 
 void SimWorker::OnCancel(const std::shared_ptr<SimSessionStream>& stream, const RequestKey& key) {
-  if (!stream->worker_open || !stream->starts.TakeCancel(key)) return;
+  if (!stream->starts.TakeCancel(key)) return;
   inbox_->Post(CancelRequest{key});
   WakeSoon();
 }
 
-void SimWorker::OnRenew(const std::shared_ptr<SimSessionStream>& stream, int64_t lease_us) {
-  if (!stream->worker_open) return;
-  inbox_->Post(RenewSession{stream->id, lease_us});
-  WakeSoon();
-}
-
 void SimWorker::OnStepEvents(std::span<const TokenEvent> events) {
-  size_t begin = 0;
-  while (begin < events.size()) {
-    size_t end = begin;
-    std::vector<WorkerToken> tokens;
-    while (end < events.size() && events[end].session == events[begin].session) {
-      tokens.push_back(ToWorkerToken(events[end++]));
-    }
-    const auto found = sessions_.find(events[begin].session);
-    begin = end;
+  while (!events.empty()) {
+    const SessionId session = events.front().session;
+    size_t num_equal = 1;
+    while (num_equal < events.size() && events[num_equal].session == session) ++num_equal;
+    const std::span<const TokenEvent> own = events.first(num_equal);
+    events = events.subspan(num_equal);
+    const auto found = sessions_.find(session);
     if (found == sessions_.end()) continue;
-    const std::shared_ptr<SimSessionStream>& stream = found->second;
-    const size_t num_bytes = tokens.size() * 32;
-    fabric_->network->Send(*process_, stream->router->process(), num_bytes,
-                           [stream, tokens = std::move(tokens)]() mutable {
-                             stream->router->OnTokens(stream, std::move(tokens));
-                           });
+    auto* const message = fabric_->mail.Blank<v1::WorkerMessage>();
+    for (const TokenEvent& event : own) ToProto(event, message->mutable_step()->add_events());
+    Send(found->second, own.size() * kTokenBytes, *message, MarkOf(own));
   }
 }
 
@@ -408,9 +464,9 @@ void SimWorker::OnRequestStatus(const RequestStatus& status) {
 
 void SimWorker::SendStatus(const std::shared_ptr<SimSessionStream>& stream,
                            const RequestStatus& status) {
-  fabric_->network->Send(
-      *process_, stream->router->process(), 64,
-      [stream, message = ToWorkerStatus(status)] { stream->router->OnStatus(stream, message); });
+  auto* const message = fabric_->mail.Blank<v1::WorkerMessage>();
+  ToProto(status, message->mutable_status());
+  Send(stream, kSmallBytes, *message, MarkOf(status));
 }
 
 }  // namespace baton::sim

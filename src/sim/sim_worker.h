@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "baton/v1/worker.pb.h"
 #include "kvcache/kv_arena.h"
 #include "src/engine/engine_core.h"
 #include "src/engine/prefix_journal.h"
@@ -24,6 +25,9 @@
 #include "src/sim/sim_model.h"
 #include "src/sim/sim_streams.h"
 #include "src/sim/sim_transport.h"
+#include "src/worker/hello_codec.h"
+#include "src/worker/prefix_teller.h"
+#include "src/worker/request_codec.h"
 
 namespace baton::sim {
 
@@ -75,19 +79,16 @@ class SimWorker final : private engine::EngineListener {
   void BreakLink(SimWorker* peer, uint64_t epoch, std::string_view why);
 
   // ---- What routers send; in this process.
-  void OnSessionOpen(const std::shared_ptr<SimSessionStream>& stream, Incarnation wanted);
+  void OnMessage(const std::shared_ptr<SimSessionStream>& stream, const SimLetter& letter);
   void OnSessionClosed(const std::shared_ptr<SimSessionStream>& stream);
-  void OnOrder(const std::shared_ptr<SimSessionStream>& stream,
-               std::unique_ptr<engine::RequestSpec> spec);
-  void OnCancel(const std::shared_ptr<SimSessionStream>& stream, const engine::RequestKey& key);
-  void OnRenew(const std::shared_ptr<SimSessionStream>& stream, int64_t lease_us);
+  void OnDirective(const std::shared_ptr<SimLease>& lease, const SimLetter& letter);
   void OnLeaseClosed(const std::shared_ptr<SimLease>& lease);
-  void OnPeers(const std::shared_ptr<SimLease>& lease, std::vector<SimPeer> peers);
 
   SimProcess& process() { return *process_; }
   SimTransport& transport() { return transport_; }
   const engine::EngineCore* core() const { return core_.get(); }  // null while dead
   Incarnation incarnation() const { return incarnation_; }
+  const std::shared_ptr<const router::ModelInfo>& model() const { return options_.model; }
   WorkerRole role() const { return options_.role; }
   bool leaving() const { return leaving_; }
   uint32_t num_blocks() const { return options_.num_blocks; }
@@ -106,7 +107,8 @@ class SimWorker final : private engine::EngineListener {
   void OnRequestStatus(const engine::RequestStatus& status) override;
 
   engine::EngineConfig MakeConfig() const;
-  router::WorkerDescription Describe() const;
+  worker::HelloFacts Describe() const;
+  worker::SessionLimits Limits() const;
   // A turn at `at_us` at the latest.
   void Wake(int64_t at_us);
   void WakeSoon();
@@ -114,7 +116,18 @@ class SimWorker final : private engine::EngineListener {
   void CheckTurn();
   void Damage();
   void Spend(int64_t us);
-  void Reject(const std::shared_ptr<SimSessionStream>& stream, const engine::RequestKey& key);
+  void OnSessionHello(const std::shared_ptr<SimSessionStream>& stream, const SimLetter& letter,
+                      const v1::SessionHello& hello);
+  void OnOrder(const std::shared_ptr<SimSessionStream>& stream, const SimLetter& letter,
+               const v1::RouterMessage& message);
+  void OnCancel(const std::shared_ptr<SimSessionStream>& stream, const engine::RequestKey& key);
+  void OnPeers(const std::shared_ptr<SimLease>& lease, const std::vector<kv::PeerAddress>& peers);
+  void Reject(const std::shared_ptr<SimSessionStream>& stream, const engine::RequestKey& key,
+              const Status& why);
+  void Send(const std::shared_ptr<SimSessionStream>& stream, size_t num_bytes,
+            const v1::WorkerMessage& message, uint64_t mark);
+  void Report(const std::shared_ptr<SimLease>& lease, size_t num_bytes,
+              const v1::WorkerReport& report, uint64_t mark);
   void SendStatus(const std::shared_ptr<SimSessionStream>& stream,
                   const engine::RequestStatus& status);
   void CheckCached(const engine::RequestStatus& status);
@@ -137,7 +150,7 @@ class SimWorker final : private engine::EngineListener {
   loadgen::RandomDraws draws_;
   std::unique_ptr<kv::KvArena> arena_;  // its bytes outlive a life: what is stale looks real
   std::unique_ptr<engine::KvStore> kv_;
-  SimWire wire_;
+  const SimHandoffWire wire_;
   SimTransport transport_;
   const std::unique_ptr<model::ForwardModel> model_;
 
@@ -150,7 +163,7 @@ class SimWorker final : private engine::EngineListener {
   std::map<engine::SessionId, std::shared_ptr<SimSessionStream>> sessions_;
   std::vector<std::shared_ptr<SimLease>> leases_;
   std::map<Incarnation, SimWorker*> dialling_;
-  HeldLinks held_;
+  worker::PrefixCopy held_;
   std::vector<kv::PrefixChange> changes_;
   std::vector<kv::BlockHandle> taken_;  // away from the pool
   std::optional<AskedPrefixes> asked_;

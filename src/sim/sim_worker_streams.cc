@@ -4,22 +4,28 @@
 #include <utility>
 
 #include "src/base/limits.h"
-#include "src/sim/sim_codec.h"
+#include "src/sim/sim_marks.h"
 #include "src/sim/sim_router.h"
 #include "src/sim/sim_worker.h"
+#include "src/wire/answer_grammar.h"
+#include "src/worker/worker_load.h"
 
 namespace baton::sim {
 
+using engine::EngineSnapshot;
 using engine::SessionId;
 using kv::ChainKeyCheck;
 using kv::DeriveChainKey;
 using kv::kDefaultTenant;
-using kv::PrefixChange;
+using kv::LinkInfo;
+using kv::PeerAddress;
+using kv::TransportKind;
 using limits::kHeartbeatMs;
-using router::LinkKind;
-using router::PrefixBatch;
-using router::WorkerDescription;
-using router::WorkerLoadReport;
+using worker::FillLoad;
+using worker::HelloFacts;
+using worker::PeerAddresses;
+using worker::PrefixNews;
+using worker::ToProto;
 
 namespace {
 
@@ -28,31 +34,61 @@ constexpr int64_t kRegisterAgainUs = 100'000;
 constexpr int64_t kDialTimeoutUs = 1'000'000;
 constexpr size_t kHelloBytes = 4096;
 constexpr size_t kLoadBytes = 512;
+constexpr size_t kChangeBytes = 16;
+// A worker that was asked to leave is started again so long after its end.
+constexpr int64_t kDownUs = 300'000;
+
+const std::vector<TransportKind>& Transports() {
+  static const std::vector<TransportKind> transports = {TransportKind::kShm, TransportKind::kTcp};
+  return transports;
+}
 
 }  // namespace
 
 // ---- Registration.
 
-WorkerDescription SimWorker::Describe() const {
-  WorkerDescription worker;
-  worker.name = {name(), incarnation_};
-  worker.role = options_.role;
-  worker.fingerprint.layout_id = options_.layout.LayoutId();
-  worker.fingerprint.weights_id = 2;
-  worker.fingerprint.tokenizer_id = 3;
-  worker.fingerprint.numerics_id = 4;
-  worker.weights_text = "toy";
-  worker.layout_text = options_.layout.ToString();
-  worker.max_context = options_.max_context;
-  worker.block_size = options_.layout.block_size;
-  worker.state_blocks = options_.layout.state_blocks;
-  worker.window_blocks = MakeConfig().scheduler.WindowBlocks();
-  worker.num_blocks = options_.num_blocks;
-  worker.max_running = options_.max_running;
-  worker.transports = {LinkKind::kShm, LinkKind::kTcp};
-  worker.chain_check = ChainKeyCheck(DeriveChainKey(kSimSecret, kDefaultTenant));
-  worker.model = options_.model;
-  return worker;
+// All routers and workers of a simulation know each other's processes: addresses are for show.
+HelloFacts SimWorker::Describe() const {
+  HelloFacts facts;
+  facts.worker_id = name();
+  facts.incarnation = incarnation_;
+  facts.role = options_.role;
+  facts.layout_id = options_.layout.LayoutId();
+  facts.weights_id = "toy weights";
+  facts.tokenizer_id = 3;
+  facts.numerics_id = "toy numerics";
+  facts.layout_text = options_.layout.ToString();
+  facts.numerics_text = "exact";
+  facts.grpc_address = "grpc:" + name();
+  facts.admin_address = "admin:" + name();
+  facts.kv_address = "kv:" + name();
+  facts.kv_unix = "unix:" + name();
+  facts.host_id = "one host";
+  facts.pid = 1000 + process_->index();
+  facts.model_id = options_.model->id;
+  facts.max_context = options_.max_context;
+  facts.block_size = options_.layout.block_size;
+  facts.state_blocks = options_.layout.state_blocks;
+  facts.window_blocks = MakeConfig().scheduler.WindowBlocks();
+  facts.num_blocks = options_.num_blocks;
+  facts.max_running = options_.max_running;
+  facts.tokenizer = "toy tokenizer";
+  facts.transports = Transports();
+  facts.vocab_size = options_.model->vocab_size;
+  facts.chain_check = ChainKeyCheck(DeriveChainKey(kSimSecret, kDefaultTenant));
+  facts.grammar_version = wire::kAnswerGrammarVersion;
+  facts.logs_prompts = true;
+  facts.embedding_refusal = "none";
+  facts.loaded_unix_s = options_.model->created_unix_s;
+  return facts;
+}
+
+void SimWorker::Report(const std::shared_ptr<SimLease>& lease, size_t num_bytes,
+                       const v1::WorkerReport& report, uint64_t mark) {
+  fabric_->network->Send(*process_, lease->router->process(), num_bytes,
+                         [lease, letter = fabric_->mail.Seal(report, mark)] {
+                           lease->router->OnReport(lease, letter);
+                         });
 }
 
 void SimWorker::Register(SimRouter* router) {
@@ -60,13 +96,45 @@ void SimWorker::Register(SimRouter* router) {
   lease->router = router;
   lease->worker = this;
   leases_.push_back(lease);
-  fabric_->network->Send(*process_, router->process(), kHelloBytes,
-                         [lease, description = Describe()]() mutable {
-                           lease->router->OnHello(lease, std::move(description));
-                         });
+  const HelloFacts facts = Describe();
+  auto* const report = fabric_->mail.Blank<v1::WorkerReport>();
+  ToProto(facts, report->mutable_hello());
+  Report(lease, kHelloBytes, *report, MarkOf(facts));
   process_->Post(fabric_->events->now_us() + kRegisterTimeoutUs, [this, lease] {
     if (!lease->accepted) OnLeaseClosed(lease);
   });
+}
+
+// As Registration (src/worker) does.
+void SimWorker::OnDirective(const std::shared_ptr<SimLease>& lease, const SimLetter& letter) {
+  SimMail& mail = fabric_->mail;
+  const auto* const directive = mail.Open<v1::RouterDirective>(letter);
+  if (directive == nullptr) return;
+  switch (directive->kind_case()) {
+    case v1::RouterDirective::kAck: {
+      const v1::RegisterAck& ack = directive->ack();
+      mail.Check("RegisterAck", letter.mark,
+                 MarkOfAck(ack.router_incarnation(), ack.heartbeat_ms(), ack.refusal()));
+      if (!ack.refusal().empty()) return OnLeaseClosed(lease);
+      lease->accepted = lease->worker_open;
+      return lease->feed.TellAll();
+    }
+    case v1::RouterDirective::kPeers: {
+      const std::vector<v1::Peer> list(directive->peers().peers().begin(),
+                                       directive->peers().peers().end());
+      const std::vector<PeerAddress> peers = PeerAddresses(list, Transports());
+      mail.Check("PeerList", letter.mark, MarkOf(peers));
+      return OnPeers(lease, peers);
+    }
+    case v1::RouterDirective::kDrain:
+      mail.Check("DrainCommand", letter.mark, MarkOfNumber(directive->drain().timeout_ms()));
+      return Leave(kDownUs);
+    case v1::RouterDirective::kResync:
+      return lease->feed.TellAll();
+    case v1::RouterDirective::KIND_NOT_SET:
+      break;
+  }
+  mail.Refuse("RouterDirective", InvalidArgument("it is of no kind"));
 }
 
 void SimWorker::OnLeaseClosed(const std::shared_ptr<SimLease>& lease) {
@@ -90,15 +158,18 @@ void SimWorker::BreakWith(const SimRouter* router, std::string_view /*why*/) {
 }
 
 void SimWorker::ReportLoad() {
+  const EngineSnapshot snapshot = core_->Snapshot();
+  const std::vector<LinkInfo> links = transport_.Links();
   for (const auto& lease : leases_) {
     if (!lease->accepted) continue;
-    WorkerLoadReport load = ToLoadReport(core_->Snapshot(), transport_.Links());
-    load.draining = leaving_;
-    load.ready = !leaving_;
-    fabric_->network->Send(*process_, lease->router->process(), kLoadBytes,
-                           [lease, load = std::move(load)]() mutable {
-                             lease->router->OnLoad(lease, std::move(load));
-                           });
+    auto* const report = fabric_->mail.Blank<v1::WorkerReport>();
+    v1::WorkerLoad* const load = report->mutable_load();
+    FillLoad(snapshot, links, load);
+    load->set_draining(leaving_);
+    load->set_ready(!leaving_);
+    load->set_sequence_number(++lease->num_loads);
+    Report(lease, kLoadBytes, *report,
+           MarkOf(snapshot, links, !leaving_, leaving_, lease->num_loads));
   }
 }
 
@@ -106,22 +177,15 @@ void SimWorker::ReportLoad() {
 void SimWorker::KeepHouse() {
   ReportLoad();
   journal_->Take(&changes_);
-  for (const PrefixChange& change : changes_) {
-    if (change.added) {
-      held_[change.link] = change.ordinal;
-    } else {
-      held_.erase(change.link);
-    }
-  }
+  held_.Apply(changes_);
   for (const auto& lease : leases_) {
     if (!lease->accepted) continue;
     lease->feed.Take(changes_, held_);
     while (lease->feed.has_batch()) {
-      PrefixBatch batch = lease->feed.NextBatch();
-      const size_t num_bytes = 16 * batch.changes.size();
-      fabric_->network->Send(
-          *process_, lease->router->process(), num_bytes,
-          [lease, batch = std::move(batch)] { lease->router->OnPrefixes(lease, batch); });
+      const PrefixNews news = lease->feed.NextNews();
+      auto* const report = fabric_->mail.Blank<v1::WorkerReport>();
+      ToProto(news, report->mutable_prefix());
+      Report(lease, kChangeBytes * news.changes.size(), *report, MarkOf(news));
     }
   }
   DialMissing();
@@ -130,9 +194,16 @@ void SimWorker::KeepHouse() {
 
 // ---- Data connections.
 
-void SimWorker::OnPeers(const std::shared_ptr<SimLease>& lease, std::vector<SimPeer> peers) {
+void SimWorker::OnPeers(const std::shared_ptr<SimLease>& lease,
+                        const std::vector<PeerAddress>& peers) {
   if (!lease->worker_open) return;
-  lease->peers = std::move(peers);
+  lease->peers.clear();
+  for (const PeerAddress& peer : peers) {
+    const auto found =
+        std::find_if(fabric_->workers.begin(), fabric_->workers.end(),
+                     [&peer](const SimWorker* worker) { return worker->name() == peer.worker_id; });
+    if (found != fabric_->workers.end()) lease->peers.push_back({*found, peer.incarnation});
+  }
   DialMissing();
 }
 

@@ -174,6 +174,20 @@ void SimWorkload::DrawSampling(RandomDraws& draws, SimRequest* out) const {
   }
 }
 
+// From a stream of its own: the rest of the request stays as it is without them.
+void SimWorkload::DrawRareFields(SimRequest* out) const {
+  RandomDraws draws(StreamSeed(seed_, DrawPurpose::kRareFields, out->number));
+  out->request.priority = static_cast<int32_t>(draws.Below(7)) - 3;
+  out->request.reports_progress = Happens(draws, 0.5);
+  SamplingParams& sampling = out->request.sampling;
+  if (sampling.temperature > 0 && Happens(draws, 0.5)) sampling.min_p = 0.05f;
+  if (Happens(draws, 0.2)) {
+    const TokenId token = AnyToken(draws);
+    sampling.logit_bias = {{token, 4.0f}, {token == 1 ? 2 : 1, -4.0f}};
+  }
+  if (Happens(draws, 0.1)) sampling.stop_token_ids = {AnyToken(draws), AnyToken(draws)};
+}
+
 SimRequest SimWorkload::Make(uint64_t number) const {
   RandomDraws draws(StreamSeed(seed_, DrawPurpose::kRequest, number));
   SimRequest out;
@@ -190,6 +204,7 @@ SimRequest SimWorkload::Make(uint64_t number) const {
   out.request.sampling.max_tokens = num_output;
   out.request.timeout_us = kTimeoutUs;
   DrawSampling(draws, &out);
+  if (has_rare_fields_) DrawRareFields(&out);
   if (Happens(draws, kCancelShare)) out.cancel_after_us = LogUniformUs(draws, 100, 100'000);
   return out;
 }

@@ -39,6 +39,9 @@ class SimWorkload {
   SimWorkload(uint64_t seed, double rate, const std::vector<loadgen::TraceRow>* trace,
               uint32_t max_output = kMaxOutput);
 
+  // Requests also have what few clients ask for: priorities, progress, biases, min_p.
+  void set_has_rare_fields(bool has) { has_rare_fields_ = has; }
+
   // Number `number`; the same for the same seed, whatever was made before.
   SimRequest Make(uint64_t number) const;
   // How long after request `number` the next one comes.
@@ -48,11 +51,13 @@ class SimWorkload {
   std::vector<TokenId> MakePrompt(loadgen::RandomDraws& draws, uint64_t number) const;
   std::vector<TokenId> TracePrompt(const loadgen::TraceRow& row) const;
   void DrawSampling(loadgen::RandomDraws& draws, SimRequest* out) const;
+  void DrawRareFields(SimRequest* out) const;
 
   const uint64_t seed_;
   const double rate_;
   const uint32_t max_output_;
   const std::vector<loadgen::TraceRow>* const trace_;
+  bool has_rare_fields_ = false;
   double prompt_scale_ = 1;  // of the trace
   double output_scale_ = 1;
   loadgen::RandomDraws arrivals_;

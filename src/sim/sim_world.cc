@@ -58,6 +58,8 @@ SimWorld::SimWorld(const SimOptions& options)
   fabric_.violate = [this](std::string_view kind, std::string text) {
     Violate(kind, std::move(text));
   };
+  fabric_.mail.set_tamper(options.tamper);
+  workload_.set_has_rare_fields(options.has_rare_fields);
   desk_.violate = fabric_.violate;
   desk_.max_silence_us = options.max_silence_us;
   desk_.has_no_faults =
@@ -133,9 +135,10 @@ SimReport SimWorld::Run() {
   const bool has_faults = std::any_of(options_.faults.begin(), options_.faults.end(),
                                       [](double weight) { return weight > 0; });
   if (has_faults) FaultNext();
+  ready_us_ = events_.now_us();
   ArriveNext();
   LookForHung();
-  RunUntil([this] { return next_request_ >= options_.num_requests; }, INT64_MAX / 2);
+  RunUntil([this] { return is_stalled_ || next_request_ >= options_.num_requests; }, INT64_MAX / 2);
   faults_over_ = true;
   network_.EndFaults();
   if (!RunUntil([this] { return AllAnswered(); }, kDrainUs)) {
@@ -187,9 +190,15 @@ void SimWorld::ArriveNext() {
   if (next_request_ >= options_.num_requests) return;
   const std::optional<uint32_t> router = PickRouter();
   if (!router || live_.size() + num_waiting_ >= kMaxLive) {
+    if (!router && events_.now_us() - ready_us_ > kHungUs) {
+      is_stalled_ = true;
+      return Violate("hung", "no router was ready for longer than any fault lasts");
+    }
+    if (router) ready_us_ = events_.now_us();
     events_.At(events_.now_us() + kAskAgainUs, [this] { ArriveNext(); });
     return;
   }
+  ready_us_ = events_.now_us();
   const uint64_t number = next_request_++;
   Ask(workload_.Make(number), *router);
   events_.At(events_.now_us() + workload_.GapUs(number), [this] { ArriveNext(); });

@@ -49,6 +49,9 @@ struct SimOptions {
   // Every so many turns of a worker a bit of its KV flips where no checksum looks; 0 = never. Shows
   // that wrong KV is seen.
   uint64_t damage_every = 0;
+  bool has_rare_fields = false;  // see SimWorkload
+  // Applied to every message; empty = to none.
+  SimTamper tamper;
 };
 
 // See the file comment.
@@ -114,6 +117,8 @@ class SimWorld {
   std::map<uint64_t, std::shared_ptr<SimClient>> live_;  // by number
   uint64_t num_waiting_ = 0;                             // clients that will ask again
   uint64_t next_request_ = 0;
+  int64_t ready_us_ = 0;     // when a router was ready for a request last
+  bool is_stalled_ = false;  // none will be any more
   uint32_t next_fault_ = 0;
   bool faults_over_ = false;
   bool filling_ = false;

@@ -26,8 +26,9 @@ std::vector<PrefixChange> PrefixCopy::InOrder() const {
   std::vector<PrefixChange> held;
   held.reserve(ordinals_.size());
   for (const auto& [link, ordinal] : ordinals_) held.push_back({link, true, ordinal});
-  std::sort(held.begin(), held.end(),
-            [](const PrefixChange& a, const PrefixChange& b) { return a.ordinal < b.ordinal; });
+  std::sort(held.begin(), held.end(), [](const PrefixChange& a, const PrefixChange& b) {
+    return a.ordinal != b.ordinal ? a.ordinal < b.ordinal : a.link < b.link;
+  });
   return held;
 }
 
@@ -43,24 +44,37 @@ void PrefixTeller::Take(std::span<const PrefixChange> changes, const PrefixCopy&
   waiting_.assign(all.begin(), all.end());
 }
 
-v1::PrefixEvents PrefixTeller::NextBatch() {
+PrefixNews PrefixTeller::NextNews() {
+  PrefixNews news;
   const size_t num_changes = std::min(waiting_.size(), limits::kMaxPrefixChanges);
+  const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(num_changes);
+  news.changes.assign(waiting_.begin(), end);
+  waiting_.erase(waiting_.begin(), end);
+  news.first_sequence = std::exchange(next_sequence_, next_sequence_ + num_changes);
+  news.reset = std::exchange(reset_, false);
+  return news;
+}
+
+v1::PrefixEvents PrefixTeller::NextBatch() {
+  v1::PrefixEvents events;
+  ToProto(NextNews(), &events);
+  return events;
+}
+
+void ToProto(const PrefixNews& news, v1::PrefixEvents* out) {
   std::vector<ChainLink> links;
-  links.reserve(num_changes);
-  std::string removed((num_changes + 7) / 8, '\0');
-  for (size_t i = 0; i < num_changes; ++i) {
-    const PrefixChange& change = waiting_[i];
+  links.reserve(news.changes.size());
+  std::string removed((news.changes.size() + 7) / 8, '\0');
+  for (size_t i = 0; i < news.changes.size(); ++i) {
+    const PrefixChange& change = news.changes[i];
     links.push_back(change.link);
     if (!change.added) removed[i / 8] = static_cast<char>(removed[i / 8] | 1 << (i % 8));
   }
-  waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(num_changes));
   while (!removed.empty() && removed.back() == '\0') removed.pop_back();
-  v1::PrefixEvents events;
-  events.set_first_sequence(std::exchange(next_sequence_, next_sequence_ + num_changes));
-  events.set_reset(std::exchange(reset_, false));
-  events.set_links(ChainToBytes(links));
-  events.set_removed(removed);
-  return events;
+  out->set_first_sequence(news.first_sequence);
+  out->set_reset(news.reset);
+  out->set_links(ChainToBytes(links));
+  out->set_removed(removed);
 }
 
 }  // namespace baton::worker

@@ -22,13 +22,22 @@ class PrefixCopy {
  public:
   void Apply(std::span<const kv::PrefixChange> changes);
   // Beginnings of prompts first: a router that has no room for all of it keeps what comes first,
-  // and only a prefix without a hole is worth anything. O(held log held).
+  // and only a prefix without a hole is worth anything. Equal holdings give equal orders. O(held
+  // log held).
   std::vector<kv::PrefixChange> InOrder() const;
   size_t size() const { return ordinals_.size(); }
 
  private:
   absl::flat_hash_map<kv::ChainLink, uint32_t> ordinals_;
 };
+
+// One numbered batch of changes.
+struct PrefixNews {
+  uint64_t first_sequence = 0;  // of its first change
+  bool reset = false;           // the router is to forget what it knew
+  std::vector<kv::PrefixChange> changes;
+};
+void ToProto(const PrefixNews& news, v1::PrefixEvents* out);
 
 // See the file comment.
 //
@@ -46,6 +55,7 @@ class PrefixTeller {
 
   bool has_batch() const { return reset_ || !waiting_.empty(); }
   // With has_batch(): the next one, at most limits::kMaxPrefixChanges changes.
+  PrefixNews NextNews();
   v1::PrefixEvents NextBatch();
 
  private:

@@ -6,7 +6,6 @@
 #include "src/base/limits.h"
 #include "src/base/priority.h"
 #include "src/base/wire_text.h"
-#include "src/worker/session_service.h"
 
 namespace baton::worker {
 
@@ -185,6 +184,19 @@ v1::TransportKind ToProto(TransportKind kind) {
       return v1::TRANSPORT_KIND_CUDA_IPC;
   }
   return v1::TRANSPORT_KIND_UNSPECIFIED;
+}
+
+Status CheckSessionHello(const v1::SessionHello& hello, const SessionLimits& limits) {
+  // Before anything else: what the rest means is the version's to say.
+  if (!limits.wire.Holds(hello.wire_version())) {
+    return FailedPrecondition("wire version {} is not spoken here, only {}", hello.wire_version(),
+                              ToString(limits.wire));
+  }
+  if (Incarnation(hello.worker_incarnation()) != limits.incarnation) {
+    return FailedPrecondition("the session is for incarnation {:016x}, this one is {:016x}",
+                              hello.worker_incarnation(), limits.incarnation.value());
+  }
+  return OkStatus();
 }
 
 Status RequestSpecFromProto(const v1::RouterMessage& message, const SessionLimits& limits,

@@ -3,15 +3,30 @@
 #ifndef BATON_WORKER_REQUEST_CODEC_H_
 #define BATON_WORKER_REQUEST_CODEC_H_
 
+#include <cstddef>
+#include <cstdint>
+
 #include "baton/v1/common.pb.h"
 #include "baton/v1/worker.pb.h"
+#include "src/base/limits.h"
 #include "src/base/span_ids.h"
+#include "src/base/wire_versions.h"
 #include "src/engine/engine_types.h"
 
 namespace baton::worker {
 
-struct SessionLimits;
+// The limits that incoming requests are checked against; constant.
+struct SessionLimits {
+  Incarnation incarnation;
+  bool prefill = false;  // role: of StartPrefill and StartDecode it takes one
+  uint32_t vocab_size = 0;
+  uint32_t max_context = 0;
+  size_t max_queued_events = limits::kMaxQueuedEvents;  // to one router
+  WireRange wire = kWireVersions;
+};
 
+// FailedPrecondition unless the session is for this worker, in a version that it speaks.
+Status CheckSessionHello(const v1::SessionHello& hello, const SessionLimits& limits);
 // Fills `out` from a StartPrefill, StartDecode or StartEmbedding. out->key is set as far as the
 // message has it, also on failure, so that the refusal can name the request. InvalidArgument names
 // the field and its range; FailedPrecondition when the message is for the other role.

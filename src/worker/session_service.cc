@@ -9,7 +9,6 @@
 #include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/engine/cancellable_starts.h"
-#include "src/worker/request_codec.h"
 #include "src/worker/worker_spans.h"
 
 namespace baton::worker {
@@ -144,15 +143,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
 
   Status HandleHello(const v1::SessionHello& hello) {
     if (greeted_) return FailedPrecondition("a second hello");
-    // Before anything else: what the rest means is the version's to say.
-    if (const WireRange& own = service_->limits_.wire; !own.Holds(hello.wire_version())) {
-      return FailedPrecondition("wire version {} is not spoken here, only {}", hello.wire_version(),
-                                ToString(own));
-    }
-    if (Incarnation(hello.worker_incarnation()) != service_->limits_.incarnation) {
-      return FailedPrecondition("the session is for incarnation {:016x}, this one is {:016x}",
-                                hello.worker_incarnation(), service_->limits_.incarnation.value());
-    }
+    BATON_RETURN_IF_ERROR(CheckSessionHello(hello, service_->limits_));
     greeted_ = true;
     v1::WorkerMessage answer;
     *answer.mutable_hello() = hello;

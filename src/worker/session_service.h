@@ -24,26 +24,15 @@
 #include "absl/container/flat_hash_map.h"
 
 #include "baton/v1/worker.grpc.pb.h"
-#include "src/base/limits.h"
 #include "src/base/mutex.h"
-#include "src/base/wire_versions.h"
 #include "src/engine/engine.h"
 #include "src/engine/engine_types.h"
+#include "src/worker/request_codec.h"
 
 namespace baton::worker {
 
 class SessionReactor;
 class WorkerSpans;
-
-// The limits that incoming requests are checked against; constant.
-struct SessionLimits {
-  Incarnation incarnation;
-  bool prefill = false;  // role: of StartPrefill and StartDecode it takes one
-  uint32_t vocab_size = 0;
-  uint32_t max_context = 0;
-  size_t max_queued_events = limits::kMaxQueuedEvents;  // to one router
-  WireRange wire = kWireVersions;
-};
 
 // See the file comment. The engine must be set before the server starts and outlive it.
 class SessionService : public v1::WorkerService::CallbackService, public engine::EngineListener {

@@ -40,6 +40,7 @@
 #include "src/worker/advertise.h"
 #include "src/worker/fast_library.h"
 #include "src/worker/handoff_codec.h"
+#include "src/worker/hello_codec.h"
 #include "src/worker/kv_parts.h"
 #include "src/worker/late_work.h"
 #include "src/worker/machine_rates.h"
@@ -502,51 +503,49 @@ Status WorkerProcess::Parts::StartServer() {
 }
 
 v1::WorkerHello WorkerProcess::Parts::Hello() const {
-  v1::WorkerHello hello;
-  hello.mutable_worker()->set_worker_id(config.worker_id);
-  hello.mutable_worker()->set_incarnation(incarnation.value());
-  hello.set_role(config.role == WorkerRole::kPrefill ? v1::WORKER_ROLE_PREFILL
-                                                     : v1::WORKER_ROLE_DECODE);
-  v1::Fingerprint* fingerprint = hello.mutable_fingerprint();
-  fingerprint->set_wire_min(kWireVersions.min);
-  fingerprint->set_wire_max(kWireVersions.max);
-  fingerprint->set_layout_id(model->layout().LayoutId());
-  fingerprint->set_weights_id(model->weights_id());
-  fingerprint->set_tokenizer_id(text.tokenizer_id);
-  fingerprint->set_numerics_id(model->numerics_id());
-  fingerprint->set_layout_text(model->layout().ToString());
-  fingerprint->set_numerics_text(model->numerics_text());
-  fingerprint->set_varies_with_batch(!model->is_deterministic());
-  hello.set_grpc_address(grpc_address);
-  hello.set_admin_address(admin_address);
-  hello.set_kv_address(kv_address);
-  if (const KvEndpoint* endpoint = kv->endpoint()) hello.set_kv_unix(endpoint->unix_name());
-  hello.set_host_id(HostId());
-  hello.set_pid(static_cast<uint32_t>(::getpid()));
-  hello.set_model(config.model_id);
-  hello.set_max_context(model->max_context());
-  hello.set_block_size(model->layout().block_size);
-  hello.set_state_blocks(model->layout().state_blocks);
-  hello.set_window_blocks(SchedulerOfModel().WindowBlocks());
-  hello.set_kv_bytes_per_token(model->layout().BytesPerToken());
-  hello.set_num_blocks(kv->store()->memory().num_blocks);
-  hello.set_max_running(config.max_batch);
-  hello.set_tokenizer(text.tokenizer);
-  for (const TransportKind kind : kv->kinds()) hello.add_transports(ToProto(kind));
-  hello.set_allow_inexact(config.allow_inexact);
-  hello.set_vocab_size(model->config().vocab_size);
+  HelloFacts facts;
+  facts.worker_id = config.worker_id;
+  facts.incarnation = incarnation;
+  facts.role = config.role;
+  facts.layout_id = model->layout().LayoutId();
+  facts.weights_id = model->weights_id();
+  facts.tokenizer_id = text.tokenizer_id;
+  facts.numerics_id = model->numerics_id();
+  facts.layout_text = model->layout().ToString();
+  facts.numerics_text = model->numerics_text();
+  facts.varies_with_batch = !model->is_deterministic();
+  facts.grpc_address = grpc_address;
+  facts.admin_address = admin_address;
+  facts.kv_address = kv_address;
+  if (const KvEndpoint* endpoint = kv->endpoint()) facts.kv_unix = endpoint->unix_name();
+  facts.host_id = HostId();
+  facts.pid = static_cast<uint32_t>(::getpid());
+  facts.model_id = config.model_id;
+  facts.max_context = model->max_context();
+  facts.block_size = model->layout().block_size;
+  facts.state_blocks = model->layout().state_blocks;
+  facts.window_blocks = SchedulerOfModel().WindowBlocks();
+  facts.kv_bytes_per_token = model->layout().BytesPerToken();
+  facts.num_blocks = kv->store()->memory().num_blocks;
+  facts.max_running = config.max_batch;
+  facts.tokenizer = text.tokenizer;
+  facts.transports = kv->kinds();
+  facts.allow_inexact = config.allow_inexact;
+  facts.vocab_size = model->config().vocab_size;
   if (prefixes) {
-    hello.set_chain_check(ChainKeyCheck(DeriveChainKey(config.cluster_secret, kDefaultTenant)));
+    facts.chain_check = ChainKeyCheck(DeriveChainKey(config.cluster_secret, kDefaultTenant));
   }
-  hello.set_grammar_version(wire::kAnswerGrammarVersion);
-  hello.set_prompt_logprobs(true);
+  facts.grammar_version = wire::kAnswerGrammarVersion;
+  facts.logs_prompts = true;
   const model::ModelConfig& shape = model->config();
   if (GivesVector(shape.pooling)) {
-    hello.set_embedding_size(shape.hidden_size);
+    facts.embedding_size = shape.hidden_size;
   } else {
-    hello.set_embedding_refusal(std::string(PoolingName(shape.pooling)));
+    facts.embedding_refusal = std::string(PoolingName(shape.pooling));
   }
-  hello.set_loaded_unix_s(static_cast<uint64_t>(loaded_unix_s));
+  facts.loaded_unix_s = loaded_unix_s;
+  v1::WorkerHello hello;
+  ToProto(facts, &hello);
   return hello;
 }
 

@@ -52,6 +52,8 @@ class IncludeTest(unittest.TestCase):
             ("src/router/a.cc", "src/device/b.h"),
             ("src/text/a.cc", "src/model/b.h"),
             ("src/engine/a.cc", "baton/v1/worker.pb.h"),
+            ("src/sim/a.cc", "baton/v1/worker.grpc.pb.h"),
+            ("src/sim/a.cc", "src/worker/session_service.h"),
         ):
             self.assertEqual(self.include(path, included)[:1], [included], path)
         for path, included in (
@@ -61,6 +63,8 @@ class IncludeTest(unittest.TestCase):
             ("src/cli/a.cc", "src/router/b.h"),
             ("tests/kvcache/a.cc", "kvcache/transport/b.h"),
             ("src/router/a.cc", "baton/v1/worker.pb.h"),
+            ("src/sim/a.cc", "baton/v1/worker.pb.h"),
+            ("src/sim/a.cc", "src/worker/request_codec.h"),
         ):
             self.assertEqual(self.include(path, included), [], path)
 
@@ -71,6 +75,7 @@ class IncludeTest(unittest.TestCase):
             ("scheduler/a.h", "chrono"),
             ("kvcache/a.cc", "thread"),
             ("src/engine/a.cc", "grpcpp/grpcpp.h"),
+            ("src/sim/a.cc", "grpcpp/grpcpp.h"),
             ("src/base/b.cc", "cuda_runtime.h"),
             ("src/http/a.cc", "spdlog/spdlog.h"),
         ):
