@@ -70,7 +70,7 @@ def start_table(result):
     if "start" not in result or "ttft" not in result:
         return []
     names = list(result["start"]["median"])
-    other = names[2]
+    other = names[-1]
     heads = " | ".join(names)
     rows = [("start to the first token, ms", result["start"])]
     rows += [(f"ttft of {row['tokens']} tokens, ms", row) for row in result["ttft"]]

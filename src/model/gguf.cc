@@ -37,8 +37,8 @@ absl::StatusOr<T> Typed(std::string_view key, const GgufValue& value, std::optio
 
 std::string GgufTensor::NameText() const {
   const std::string quoted = QuotedForMessage(name);
-  if (folder_name.empty()) return quoted;
-  return fmt::format("{} (in the folder {})", quoted, QuotedForMessage(folder_name));
+  if (num_folder_name_bytes == 0) return quoted;
+  return fmt::format("{} (in the folder {})", quoted, QuotedForMessage(folder_name()));
 }
 
 std::string GgufTensor::DimsText() const {

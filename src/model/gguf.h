@@ -55,13 +55,17 @@ struct GgufTensor {
   std::string_view name;
   const GgufTensorType* type = nullptr;
   uint32_t num_dims = 0;
+  uint32_t num_folder_name_bytes = 0;  // they stand in memory after those of `name`
   // dims[0] is the contiguous row length; unused dimensions are 1.
   std::array<uint64_t, kMaxGgufDims> dims = {1, 1, 1, 1};
   std::span<const std::byte> data;
-  std::string_view folder_name;  // of a model folder: what its files call it; of experts, the first
 
   uint64_t num_elements() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
   const Fp8Scales* fp8() const { return type->fp8; }
+  // Its name in the files of a model folder (of experts, the first one); empty in other files.
+  std::string_view folder_name() const {
+    return {name.data() + name.size(), num_folder_name_bytes};
+  }
   std::string DimsText() const;  // "[576, 49152]"
   // The name in quotes, for messages; of a folder also that of its files.
   std::string NameText() const;

@@ -715,8 +715,10 @@ class TensorConverter {
   }
 
   void SetNames(const std::string& name, const SafetensorsTensor& tensor, GgufTensor& out) {
-    out.name = storage_.names.emplace_back(name);
-    out.folder_name = storage_.names.emplace_back(tensor.name);
+    std::string& both = storage_.names.emplace_back(name);
+    both += tensor.name;
+    out.name = std::string_view(both).substr(0, name.size());
+    out.num_folder_name_bytes = static_cast<uint32_t>(tensor.name.size());
   }
 
   absl::StatusOr<AlignedBuffer*> NewCopy(size_t bytes) {

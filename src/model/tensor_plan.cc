@@ -120,9 +120,9 @@ class TensorFinder {
   absl::Status Missing(std::string_view name) const {
     const std::string_view part = PartOf(name);
     for (const GgufTensor& tensor : file_.tensors()) {
-      if (part.empty() || tensor.folder_name.empty() || PartOf(tensor.name) != part) continue;
+      if (part.empty() || tensor.folder_name().empty() || PartOf(tensor.name) != part) continue;
       return NotFound("tensor \"{}\" is missing; of another layer the folder has {}", name,
-                      QuotedForMessage(tensor.folder_name));
+                      QuotedForMessage(tensor.folder_name()));
     }
     return NotFound("tensor \"{}\" is missing", name);
   }

@@ -253,10 +253,12 @@ class StructuredTest(unittest.TestCase):
             program.write_text(LLAMA_SERVER)
             program.chmod(0o755)
             args = types.SimpleNamespace(llama_cpp=folder, model="m.gguf", threads=2, rounds=2)
-            args.peer, args.max_tokens = [], 4
-            baton = structured.LlamaServer(args)  # in the place of Baton: it answers the same
+            args.peer, args.vllm, args.max_tokens = [], None, 4
+            started = []
+            structured.start_peers(args, started)
+            (baton,) = started  # in the place of Baton: it answers the same
             try:
-                found = structured.beside_peers(args, baton)
+                found = structured.beside_peers(args, baton.server)
             finally:
                 baton.stop()
         about = found["servers"]["llama.cpp"]
@@ -270,7 +272,7 @@ class StructuredTest(unittest.TestCase):
         self.assertNotEqual(baton.server.process.returncode, None)
 
     def test_no_peer_is_no_row(self):
-        args = types.SimpleNamespace(llama_cpp=None, peer=[])
+        args = types.SimpleNamespace(llama_cpp=None, vllm=None, peer=[])
         self.assertIsNone(structured.beside_peers(args, None))
 
 
