@@ -85,7 +85,7 @@ class SimMail {
   google::protobuf::Arena arena_;
 };
 
-// The wire of hand-off messages: the shipped one, with a mark behind the bytes.
+// The wire of hand-off messages: the shipped one, with a mark after the bytes.
 class SimHandoffWire final : public engine::HandoffWire {
  public:
   explicit SimHandoffWire(const SimMail* mail) : mail_(mail) {}

@@ -163,6 +163,15 @@ class EngineStatesTest : public ::testing::TestWithParam<const char*> {
     return tokens;
   }
   Record Plain(const RequestSpec& spec) { return RunAggregated(plain_.get(), {spec})[0]; }
+  // One of two workers that hand over by the hub.
+  static LiveOptions PairOptions(WorkerRole role, bool prefix_cache = false) {
+    return {.role = role,
+            .num_blocks = kBlocks,
+            .kind = TransportKind::kLocal,
+            .max_context = kContext,
+            .incarnation = role == WorkerRole::kPrefill ? 2u : 3u,
+            .prefix_cache = prefix_cache};
+  }
 
   std::unique_ptr<GgufFile> file_;
   LocalHub hub_{true};
@@ -265,22 +274,8 @@ TEST_P(EngineStatesTest, CheckpointsOfAThousandSessionsStayWithinTheirBudget) {
 }
 
 TEST_P(EngineStatesTest, APrefillWorkerKeepsStatesAndSendsThemOn) {
-  LiveWorker p(*file_,
-               {.role = WorkerRole::kPrefill,
-                .num_blocks = kBlocks,
-                .kind = TransportKind::kLocal,
-                .max_context = kContext,
-                .incarnation = 2,
-                .prefix_cache = true},
-               &hub_, &wire_);
-  LiveWorker d(*file_,
-               {.role = WorkerRole::kDecode,
-                .num_blocks = kBlocks,
-                .kind = TransportKind::kLocal,
-                .max_context = kContext,
-                .incarnation = 3,
-                .prefix_cache = true},
-               &hub_, &wire_);
+  LiveWorker p(*file_, PairOptions(WorkerRole::kPrefill, true), &hub_, &wire_);
+  LiveWorker d(*file_, PairOptions(WorkerRole::kDecode, true), &hub_, &wire_);
   p.Connect(d);
   std::vector<TokenId> chat;
   uint32_t expected_hit = 0;
@@ -311,25 +306,12 @@ TEST_P(EngineStatesTest, ConvolutionsWhoseGroupsAreJoinedAsOneGiveOtherBits) {
   }();
   const Record plain = Plain(spec);
   for (const Joining joining : {Joining::kByGroup, Joining::kAsOne}) {
-    LiveWorker p(*file_,
-                 {.role = WorkerRole::kPrefill,
-                  .num_blocks = kBlocks,
-                  .kind = TransportKind::kLocal,
-                  .max_context = kContext,
-                  .incarnation = 2},
-                 &hub_, &wire_);
-    LiveWorker d(*file_,
-                 {.role = WorkerRole::kDecode,
-                  .num_blocks = kBlocks,
-                  .kind = TransportKind::kLocal,
-                  .max_context = kContext,
-                  .incarnation = 3,
-                  .wrap =
-                      [&](model::Model* inner) {
-                        return std::make_unique<RejoiningModel>(inner, joining,
-                                                                spec.num_prompt_tokens);
-                      }},
-                 &hub_, &wire_);
+    LiveWorker p(*file_, PairOptions(WorkerRole::kPrefill), &hub_, &wire_);
+    LiveOptions decode = PairOptions(WorkerRole::kDecode);
+    decode.wrap = [&](model::Model* inner) {
+      return std::make_unique<RejoiningModel>(inner, joining, spec.num_prompt_tokens);
+    };
+    LiveWorker d(*file_, decode, &hub_, &wire_);
     p.Connect(d);
     const Record record = RunPair(&p, &d, {spec})[0];
     ASSERT_EQ(record.Tokens(0).size(), plain.Tokens(0).size());
@@ -337,27 +319,14 @@ TEST_P(EngineStatesTest, ConvolutionsWhoseGroupsAreJoinedAsOneGiveOtherBits) {
     if (joining == Joining::kByGroup) {
       ExpectSameBits(record, plain, spec);
     } else {
-      EXPECT_NE(record.Tokens(0)[1], plain.Tokens(0)[1]) << "the first one behind the state";
+      EXPECT_NE(record.Tokens(0)[1], plain.Tokens(0)[1]) << "the first one after the state";
     }
   }
 }
 
 TEST_P(EngineStatesTest, ADecodeWorkerGoesOnFromTheFirstBorderAfterAPromptThatItWasGiven) {
-  LiveWorker p(*file_,
-               {.role = WorkerRole::kPrefill,
-                .num_blocks = kBlocks,
-                .kind = TransportKind::kLocal,
-                .max_context = kContext,
-                .incarnation = 2},
-               &hub_, &wire_);
-  LiveWorker d(*file_,
-               {.role = WorkerRole::kDecode,
-                .num_blocks = kBlocks,
-                .kind = TransportKind::kLocal,
-                .max_context = kContext,
-                .incarnation = 3,
-                .prefix_cache = true},
-               &hub_, &wire_);
+  LiveWorker p(*file_, PairOptions(WorkerRole::kPrefill), &hub_, &wire_);
+  LiveWorker d(*file_, PairOptions(WorkerRole::kDecode, true), &hub_, &wire_);
   p.Connect(d);
   for (const uint32_t num_tokens : {75u, 80u}) {
     SCOPED_TRACE(testing::Message() << num_tokens << " tokens");
