@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import random
 import socket
 import statistics
 import subprocess
@@ -13,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+_GIVEN_PORTS = set()
 
 
 def cpu_name():
@@ -88,10 +90,18 @@ def wait_or_kill(process, limit_s):
         process.wait()
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+def free_port(*hosts):
+    """A port that is free at all `hosts` (127.0.0.1), for a program that cannot take any by itself.
+    It is below those that the system gives to other processes in the moment until it is bound, and
+    is given once."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for host in hosts or ("127.0.0.1",):
+                probes.enter_context(socket.socket()).bind((host, port))
+            if port not in _GIVEN_PORTS:
+                _GIVEN_PORTS.add(port)
+                return port
 
 
 def quantile(values, q):

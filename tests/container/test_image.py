@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
@@ -21,6 +20,9 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(SOURCE / "benchmarks"))
+from machine import free_port  # noqa: E402
+
 BINARY = os.environ["BATON_STATIC_BIN"]
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 MAX_ARCHIVE_BYTES = {"cpu": 50_000_000, "cuda": 1_200_000_000}
@@ -188,16 +190,6 @@ def wait_ready(address, pods):
         time.sleep(0.05)
 
 
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 @pytest.fixture(scope="module", name="root")
 def fixture_root(archive, tmp_path_factory):
     """The image's root filesystem, or a skip that says what this machine does not let us do."""
@@ -229,7 +221,9 @@ def models_folder():
 
 
 def test_it_serves_with_a_read_only_root_as_its_user(root, tmp_path):
-    grpc, http, router_admin, prefill_admin, decode_admin = free_ports(5)
+    grpc, http, router_admin, prefill_admin, decode_admin = (
+        f"127.0.0.1:{free_port()}" for _ in range(5)
+    )
     worker = ["--router", grpc, "--model", f"/models/{MODEL}", "--kv-memory=64MiB",
               "--max-context=256", "--threads=1"]  # fmt: skip
     models = models_folder()

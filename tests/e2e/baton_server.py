@@ -5,16 +5,13 @@ Environment: BATON_BIN (default build/baton), BATON_E2E_MODEL (default: the cata
 
 import atexit
 import concurrent.futures
-import contextlib
 import functools
 import json
 import os
-import random
 import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +24,9 @@ from pathlib import Path
 import grpc
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from machine import free_port  # noqa: E402, F401
+
 BIN = os.environ.get("BATON_BIN", str(ROOT / "build" / "baton"))
 MODEL = os.environ.get("BATON_E2E_MODEL", "smollm2:135m")
 _STUBS_LOCK = threading.Lock()
@@ -87,17 +87,6 @@ def wait_until(condition, limit_s, what):
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {limit_s} s: {what}; last value {value!r}")
         time.sleep(0.02)
-
-
-def free_port(*hosts):
-    """A port that is free at all `hosts` (127.0.0.1), for a program that cannot take any by itself.
-    It is below those that the system gives to other processes in the moment until it is bound."""
-    while True:
-        port = random.randrange(20000, 32000)
-        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
-            for host in hosts or ("127.0.0.1",):
-                probes.enter_context(socket.socket()).bind((host, port))
-            return port
 
 
 def http_json(url, body=None, timeout=120, headers=None):

@@ -5,8 +5,8 @@ import os
 import re
 import resource
 import shutil
-import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -15,18 +15,15 @@ import pytest
 import yaml
 
 SOURCE = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(SOURCE / "benchmarks"))
+from machine import free_port  # noqa: E402
+
 DEPLOY = SOURCE / "deploy"
 ALERTS = DEPLOY / "helm/baton/files/alerts.yaml"
 DASHBOARD = DEPLOY / "helm/baton/files/dashboard.json"
 SCALING = DEPLOY / "helm/baton/templates/autoscaling.yaml"
 BIN = os.environ["BATON_BIN"]
 SUFFIXES = ("_bucket", "_sum", "_count")
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 @pytest.fixture(scope="module", name="router")
