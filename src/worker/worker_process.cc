@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -13,7 +12,6 @@
 #include "grpcpp/server_builder.h"
 
 #include "src/base/bind_fault.h"
-#include "src/base/clock.h"
 #include "src/base/hex.h"
 #include "src/base/keepalive.h"
 #include "src/base/limits.h"
@@ -23,81 +21,51 @@
 #include "src/base/size_text.h"
 #include "src/device/core_share.h"
 #include "src/engine/answer_guide.h"
-#include "src/engine/first_step_cost.h"
 #include "src/engine/first_token.h"
 #include "src/engine/prefix_journal.h"
 #include "src/model/compute_device.h"
-#include "src/model/device_model.h"
-#include "src/model/hf_folder.h"
-#include "src/model/model.h"
 #include "src/otlp/otlp_exporter.h"
 #include "src/rpc/cluster_channel.h"
 #include "src/rpc/credentials.h"
 #include "src/rpc/protobuf_log.h"
 #include "src/text/grammar_cache.h"
 #include "src/tls/tls_identity.h"
-#include "src/wire/answer_grammar.h"
 #include "src/worker/advertise.h"
-#include "src/worker/fast_library.h"
 #include "src/worker/handoff_codec.h"
 #include "src/worker/hello_codec.h"
 #include "src/worker/kv_parts.h"
 #include "src/worker/late_work.h"
 #include "src/worker/machine_rates.h"
 #include "src/worker/memory_sum.h"
-#include "src/worker/model_text.h"
 #include "src/worker/peer_updates.h"
 #include "src/worker/registration.h"
 #include "src/worker/request_codec.h"
 #include "src/worker/session_service.h"
 #include "src/worker/worker_admin.h"
 #include "src/worker/worker_drain.h"
+#include "src/worker/worker_facts.h"
 #include "src/worker/worker_load.h"
+#include "src/worker/worker_model.h"
+#include "src/worker/worker_schedule.h"
 #include "src/worker/worker_spans.h"
 
 namespace baton::worker {
 
 using device::Accelerator;
 using device::CoreShare;
-using device::DeviceKind;
-using device::DeviceKindName;
 using device::StageSink;
-using device::ThreadPool;
 using engine::AnswerGuides;
 using engine::ComputeFirstToken;
 using engine::Engine;
 using engine::EngineConfig;
-using engine::FirstStepCost;
-using engine::OfOneRank;
-using engine::OutputRowTokens;
 using engine::PrefixJournal;
 using engine::RequestState;
 using engine::RequestStatus;
-using engine::RooflineModelOf;
-using engine::SpeculateMode;
-using engine::SpeculateModeName;
-using kv::ChainKeyCheck;
-using kv::DeriveChainKey;
-using kv::HostId;
-using kv::kDefaultTenant;
-using kv::KvDtype;
-using kv::KvDtypeName;
 using kv::KvEndpoint;
 using kv::KvMemory;
 using kv::PeerAddress;
-using kv::TransportKind;
-using limits::kMaxBatchTokens;
 using limits::kMaxClusterMessageBytes;
-using limits::kMaxPromptLogRows;
-using model::CheckDeviceInBuild;
 using model::ComputeDevice;
-using model::DeviceModel;
-using model::FastMode;
-using model::GgufFile;
-using model::LoadedModel;
-using model::Model;
-using model::OpenComputeDevice;
-using model::OpenModelFile;
 using otlp::OtlpConfig;
 using otlp::OtlpExporter;
 using otlp::OtlpTarget;
@@ -107,27 +75,15 @@ using rpc::ClientCertificate;
 using rpc::MakeServerCredentials;
 using rpc::TakeOverGrpcLog;
 using rpc::TakeOverProtobufLog;
-using scheduler::RooflineModel;
-using scheduler::SchedulerConfig;
 using scheduler::StepShape;
-using scheduler::StepWeights;
 using text::GrammarCache;
 using tls::TlsIdentity;
 
 namespace {
 
-constexpr uint32_t kCpuBlockSize = 16;
-// A tile of attention's keys is then one block.
-constexpr uint32_t kDeviceBlockSize = 64;
 // How long a prompt whose decode worker is lost keeps its blocks for another: a router that lives
 // places it again within milliseconds.
 constexpr int64_t kStrandUs = 3'000'000;
-
-std::string RanksText(uint32_t num_ranks, size_t num_peers) {
-  if (num_ranks == 1) return "";
-  return num_peers > 0 ? fmt::format(" and {} others, a rank of the model on each", num_peers)
-                       : fmt::format(", all {} ranks of the model on it", num_ranks);
-}
 
 }  // namespace
 
@@ -137,14 +93,7 @@ struct WorkerProcess::Parts {
   Colocation colocation;
   Incarnation incarnation = RandomIncarnation();
   std::string incarnation_text;
-  ModelText text;
-  int64_t loaded_unix_s = 0;
-
-  std::unique_ptr<CoreShare> cores;  // null: the pool's threads may always run
-  std::unique_ptr<ThreadPool> pool;
-  ComputeDevice device;
-  std::unique_ptr<Accelerator> part_of_next;  // of the device, until the next worker takes it
-  std::unique_ptr<LoadedModel> model;
+  WorkerModel model;
   std::unique_ptr<KvParts> kv;
   std::unique_ptr<PeerUpdates> peers;  // null without an endpoint: it has met the only peer it can
   std::unique_ptr<PrefixJournal> prefixes;  // null without a prefix cache
@@ -171,18 +120,7 @@ struct WorkerProcess::Parts {
   std::atomic<int64_t> drain_timeout_ms{0};  // of the config, or of who asked
   std::atomic<bool> stopped{false};
 
-  void MakePool();
-  // Null: the engine thread reads all rows of logits itself.
-  bool LeavesCores() const;
-  ThreadPool* SamplingPool() const;
   Status LoadModel();
-  Status ShareModel(Parts& first);
-  Status LoadWeights(const GgufFile& file);
-  Status LoadOnDevice(const GgufFile& file);
-  SchedulerConfig SchedulerLimits() const;
-  // With what the model adds.
-  SchedulerConfig SchedulerOfModel() const;
-  void EstimateSteps(SchedulerConfig* scheduler) const;
   Status MakeEngine();
   void CheckTokenizer();
   Status TryOneToken();
@@ -192,254 +130,63 @@ struct WorkerProcess::Parts {
   Status StartSpans();
   Status Ready();
   std::shared_ptr<Registration> CurrentRegistration();
-  Status OfModel(const Status& fault) const;
   v1::WorkerHello Hello() const;
   v1::WorkerLoad Load();
-  MemoryFacts Memory() const;
-  std::string ThreadsText() const;
 };
 
-// A fault of the model, as the operator named it.
-Status WorkerProcess::Parts::OfModel(const Status& fault) const {
-  const bool is_named = !config.model_argument.empty();
-  return WithPrefix(fault, "--model " + (is_named ? config.model_argument : config.model_path));
-}
-
-// Loading is computing too: the cores are held until the engine takes over.
-void WorkerProcess::Parts::MakePool() {
-  uint32_t num_threads = config.num_threads;
-  if (config.core_budget_fd >= 0) {
-    StatusOr<std::unique_ptr<CoreShare>> share =
-        CoreShare::Attach(config.core_budget_fd, config.core_member);
-    if (share.ok()) {
-      cores = *std::move(share);
-      num_threads = cores->max_cores();
-      cores->BeginStep();
-    } else {
-      BATON_LOG_WARN("{} lends no cores and borrows none, it has {} threads: core budget: {}",
-                     config.worker_id, config.num_threads, std::string(share.status().message()));
-    }
-  }
-  pool = std::make_unique<ThreadPool>(
-      ThreadPool::Options{.num_threads = num_threads, .cores = cores.get()});
-}
-
-// A device's steps leave the cores of the host to other workers, where there are any.
-bool WorkerProcess::Parts::LeavesCores() const {
-  return device.accelerator != nullptr && cores != nullptr && !cores->is_alone();
-}
-
-// Without cores of the budget, threads that need a seat would never run.
-ThreadPool* WorkerProcess::Parts::SamplingPool() const {
-  return LeavesCores() ? nullptr : pool.get();
-}
-
 Status WorkerProcess::Parts::LoadModel() {
-  StatusOr<std::unique_ptr<GgufFile>> opened = OpenModelFile(config.model_path);
-  if (!opened.ok()) return OfModel(opened.status());
-  const std::unique_ptr<GgufFile> file = *std::move(opened);
-  BATON_ASSIGN_OR_RETURN(text, ModelText::Read(*file, config.model_path));
-  if (text.eog_tokens.empty()) {
-    BATON_LOG_WARN("no token of the model ends an answer: each goes on until max_tokens");
-  }
-  MakePool();
-  BATON_RETURN_IF_ERROR(LoadWeights(*file));
-  loaded_unix_s = SystemClock().WallUnixMs() / 1000;
-  return OkStatus();
-}
-
-// Takes what `first` has read; its weights are there once.
-Status WorkerProcess::Parts::ShareModel(Parts& first) {
-  text = first.text;
-  loaded_unix_s = first.loaded_unix_s;
-  MakePool();
-  device.kernels = first.device.kernels;
-  device.why_processor = first.device.why_processor;
-  device.accelerator = std::move(first.part_of_next);
-  BATON_ASSIGN_OR_RETURN(
-      model, first.model->Share({.pool = pool.get(), .device = device.accelerator.get()}));
+  if (colocation.first == nullptr) return model.Load(config, colocation.hub != nullptr);
+  Parts& first = *colocation.first->parts_;
+  BATON_RETURN_IF_ERROR(model.Share(config, first.model));
   BATON_LOG_INFO("{} computes with the weights of {}", config.worker_id, first.config.worker_id);
   return OkStatus();
 }
 
-Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
-  const bool is_auto = config.device == DeviceKind::kUnspecified;
-  // Each type of K and V but bf16 is one of the processor or one of devices.
-  const bool needs_cpu =
-      is_auto && (config.kv_dtype == KvDtype::kF32 || config.kv_dtype == KvDtype::kQ8);
-  const bool needs_device = config.kv_dtype == KvDtype::kFp8;
-  StatusOr<ComputeDevice> opened =
-      OpenComputeDevice(needs_cpu ? DeviceKind::kCpu : config.device, config.num_ranks,
-                        /*awaits_others=*/config.transport == TransportKind::kNccl);
-  if (!opened.ok() && config.num_ranks > 1) {
-    return WithPrefix(opened.status(), fmt::format("--tensor-parallel {}", config.num_ranks));
-  }
-  BATON_ASSIGN_OR_RETURN(device, std::move(opened));
-  if (needs_cpu && CheckDeviceInBuild(DeviceKind::kCuda).ok()) {
-    device.why_processor =
-        fmt::format("--kv-dtype {} is of the processor", KvDtypeName(config.kv_dtype));
-  }
-  if (device.accelerator != nullptr) {
-    if (config.speculate != SpeculateMode::kOff) {
-      return Unimplemented(
-          "--speculate {}: device {} computes one token of a sequence in a step; "
-          "use off, or --device cpu",
-          SpeculateModeName(config.speculate), DeviceKindName(device.accelerator->kind()));
-    }
-    Status status = LoadOnDevice(file);
-    if (needs_device && absl::IsUnimplemented(status)) {
-      return WithPrefix(status, "--kv-dtype fp8 needs a device");
-    }
-    const bool may_leave = is_auto && config.num_ranks == 1;
-    if (!may_leave || !absl::IsUnimplemented(status)) return status;
-    part_of_next.reset();
-    device = ComputeDevice{};
-    device.why_processor = std::string(status.message());
-    BATON_LOG_WARN("{}; computing on the processor", device.why_processor);
-  }
-  if (needs_device) {
-    return FailedPrecondition(
-        "--kv-dtype fp8 is for devices, and this worker would compute on the processor, which "
-        "stores K and V in bf16 or f32, or in q8");
-  }
-  if (!config.cublaslt_library.empty()) {
-    BATON_LOG_WARN("--cublaslt-library {} is not used: it is for GPUs", config.cublaslt_library);
-  }
-  BATON_ASSIGN_OR_RETURN(model, Model::Load(file, {.pool = pool.get(),
-                                                   .isa = config.isa,
-                                                   .kv_dtype = config.kv_dtype,
-                                                   .block_size = kCpuBlockSize,
-                                                   .max_rows = kMaxBatchTokens,
-                                                   .max_context = config.max_context,
-                                                   .tokenizer_id = text.tokenizer_id,
-                                                   .sharing = config.shared_weights}));
-  return OkStatus();
-}
-
-Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
-  const SchedulerConfig limits = SchedulerLimits();
-  if (colocation.hub != nullptr) {
-    BATON_ASSIGN_OR_RETURN(part_of_next, device.accelerator->Split());
-  }
-  std::vector<Accelerator*> peers = device.accelerators();
-  peers.erase(peers.begin());
-  BATON_ASSIGN_OR_RETURN(const FastMode fast, FindFastMode(config, device.accelerator->kind()));
-  StatusOr<std::unique_ptr<DeviceModel>> loaded = DeviceModel::Load(
-      file, {.device = device.accelerator.get(),
-             .kernels = device.kernels,
-             .pool = pool.get(),
-             .kv_dtype = config.kv_dtype,
-             .block_size = kDeviceBlockSize,
-             .max_rows = kMaxBatchTokens,
-             .max_logit_rows = limits.max_running + limits.max_prefilling + kMaxPromptLogRows,
-             .max_context = config.max_context,
-             .tokenizer_id = text.tokenizer_id,
-             .keeps_packed = config.keeps_packed,
-             .fast = fast,
-             .num_ranks = config.num_ranks,
-             .peers = peers,
-             .gate = device.gate.get()});
-  if (!loaded.ok()) {
-    if (!absl::IsResourceExhausted(loaded.status())) return loaded.status();
-    const bool may_pack = !config.keeps_packed && DeviceModel::HasPackable(file);
-    const std::string how =
-        may_pack ? " whose quantised weights become bf16 (--device-weights packed takes less)"
-        : config.num_ranks > 1 ? fmt::format(", divided among {} GPUs", config.num_ranks)
-                               : " (--tensor-parallel divides it among GPUs)";
-    const char* const beside =
-        colocation.hub == nullptr && config.num_ranks == 1
-            ? "; a prefill and a decode worker on one GPU hold it once with serve --colocate"
-            : "";
-    return WithPrefix(loaded.status(), fmt::format("a model file of {}{}{}",
-                                                   FormatSize(file.file_bytes()), how, beside));
-  }
-  BATON_LOG_INFO("computing on {}{}; weights of {}, {} of them packed: {}",
-                 device.accelerator->Describe(), RanksText(config.num_ranks, peers.size()),
-                 FormatSize((*loaded)->weight_bytes()), FormatSize((*loaded)->packed_bytes()),
-                 (*loaded)->load_report().Text());
-  model = *std::move(loaded);
-  return OkStatus();
-}
-
-SchedulerConfig WorkerProcess::Parts::SchedulerLimits() const {
-  SchedulerConfig limits;
-  limits.max_batch_tokens = kMaxBatchTokens;
-  const bool prefills = config.role == WorkerRole::kPrefill;
-  limits.role = config.role;
-  limits.max_running = config.max_batch;
-  limits.itl_objective_us = config.itl_objective_us;
-  if (prefills) limits.max_prefilling = std::min(limits.max_prefilling, config.max_batch);
-  return limits;
-}
-
-SchedulerConfig WorkerProcess::Parts::SchedulerOfModel() const {
-  SchedulerConfig limits = SchedulerLimits();
-  limits.block_size = model->layout().block_size;
-  limits.output_row_tokens = OutputRowTokens(model->config());
-  // Kernels of devices are not proved to read nothing before a window.
-  if (device.accelerator == nullptr) limits.window = model->config().window_of_all();
-  return limits;
-}
-
-// Estimates the steps of a GPU whose limits are known; everything else is learnt from the first
-// steps.
-void WorkerProcess::Parts::EstimateSteps(SchedulerConfig* scheduler) const {
-  if (device.accelerator == nullptr || device.accelerator->kind() != DeviceKind::kCuda) return;
-  if (colocation.hub != nullptr) return;  // it has a part of the GPU
-  RooflineModel roofline = RooflineModelOf(model->config(), model->bytes_read_per_step());
-  roofline.kv_bytes_per_token = model->layout().BytesPerToken();
-  const auto num_devices = static_cast<uint32_t>(device.accelerators().size());
-  roofline = OfOneRank(roofline, model->config(), num_devices);
-  const StatusOr<StepWeights> cost = FirstStepCost(device.accelerator->product(), roofline);
-  if (cost.ok()) {
-    scheduler->first_cost = *cost;
-  } else {
-    BATON_LOG_INFO("{}; the first steps are small", std::string(cost.status().message()));
-  }
-}
-
 Status WorkerProcess::Parts::MakeEngine() {
-  BATON_ASSIGN_OR_RETURN(kv, KvParts::Create(config, device,
-                                             {.layout = model->layout(),
-                                              .max_context = model->max_context(),
-                                              .window_blocks = SchedulerOfModel().WindowBlocks(),
-                                              .numerics_id = model->numerics_id(),
-                                              .incarnation = incarnation,
-                                              .hub = colocation.hub}));
+  BATON_ASSIGN_OR_RETURN(
+      kv, KvParts::Create(config, model.device,
+                          {.layout = model.loaded->layout(),
+                           .max_context = model.loaded->max_context(),
+                           .window_blocks = SchedulerOf(config, model).WindowBlocks(),
+                           .numerics_id = model.loaded->numerics_id(),
+                           .incarnation = incarnation,
+                           .hub = colocation.hub}));
   if (const KvEndpoint* endpoint = kv->endpoint()) {
     kv_address = AdvertisedOnHost(config.advertise, config.listen, endpoint->tcp_address());
   }
 
   const bool prefill = config.role == WorkerRole::kPrefill;
-  sessions =
-      std::make_unique<SessionService>(SessionLimits{.incarnation = incarnation,
-                                                     .prefill = prefill,
-                                                     .vocab_size = model->config().vocab_size,
-                                                     .max_context = model->max_context()});
+  sessions = std::make_unique<SessionService>(
+      SessionLimits{.incarnation = incarnation,
+                    .prefill = prefill,
+                    .vocab_size = model.loaded->config().vocab_size,
+                    .max_context = model.loaded->max_context()});
   EngineConfig engine_config;
-  engine_config.scheduler = SchedulerOfModel();
-  EstimateSteps(&engine_config.scheduler);
+  engine_config.scheduler = SchedulerOf(config, model);
+  // Beside another worker it has a part of the GPU.
+  if (colocation.hub == nullptr) EstimateSteps(model, &engine_config.scheduler);
   engine_config.handoff.strand_us = kStrandUs;
   engine_config.prefix_cache = config.prefix_cache;
   engine_config.speculate = config.speculate;
-  engine_config.max_context = model->max_context();
+  engine_config.max_context = model.loaded->max_context();
   engine_config.incarnation = incarnation;
   engine_config.cluster_secret = config.cluster_secret;
-  engine_config.eog_tokens = text.eog_tokens;
-  engine_config.pooling = model->config().pooling;
+  engine_config.eog_tokens = model.text.eog_tokens;
+  engine_config.pooling = model.loaded->config().pooling;
   if (config.prefix_cache) {
     prefixes = std::make_unique<PrefixJournal>(kv->store()->memory().num_blocks);
   }
   const auto on_step = [this](const StepShape& shape, int64_t elapsed_us) {
     admin->OnStep(shape, elapsed_us);
   };
-  grammars = std::make_unique<GrammarCache>([this] { return text.Build(); });
+  grammars = std::make_unique<GrammarCache>([this] { return model.text.Build(); });
   guides = std::make_unique<AnswerGuides>(grammars.get(),
                                           [this](int64_t took_us) { admin->OnMask(took_us); });
+  const ComputeDevice& device = model.device;
   StageSink* const stages = device.accelerator == nullptr ? nullptr : device.accelerator->stages();
   // A device's steps neither take cores nor give them back.
-  CoreShare* const steps_cores = device.accelerator == nullptr ? cores.get() : nullptr;
-  BATON_ASSIGN_OR_RETURN(engine, Engine::Create(engine_config, {.model = model.get(),
+  CoreShare* const steps_cores = device.accelerator == nullptr ? model.cores.get() : nullptr;
+  BATON_ASSIGN_OR_RETURN(engine, Engine::Create(engine_config, {.model = model.loaded.get(),
                                                                 .kv = kv->store(),
                                                                 .transport = kv->transport(),
                                                                 .wire = &wire,
@@ -449,7 +196,7 @@ Status WorkerProcess::Parts::MakeEngine() {
                                                                 .guides = guides.get(),
                                                                 .stages = stages,
                                                                 .cores = steps_cores,
-                                                                .pool = SamplingPool()}));
+                                                                .pool = model.SamplingPool()}));
   sessions->set_engine(engine.get());
   sessions->set_observer([this](const RequestStatus& status) {
     if (status.state == RequestState::kVerified) admin->OnVerified(status);
@@ -462,7 +209,7 @@ Status WorkerProcess::Parts::MakeEngine() {
 void WorkerProcess::Parts::CheckTokenizer() {
   const std::shared_ptr<Registration> current = CurrentRegistration();
   const bool is_taken = current != nullptr && current->state().ok();
-  const Status status = is_taken ? OkStatus() : text.Build().status();
+  const Status status = is_taken ? OkStatus() : model.text.Build().status();
   // Parsing the model file and its tokenizer leaves tens of MB of free memory in the heap.
   (void)::malloc_trim(0);
   if (status.ok()) return;
@@ -474,10 +221,10 @@ void WorkerProcess::Parts::CheckTokenizer() {
 Status WorkerProcess::Parts::TryOneToken() {
   // A prefill worker's steps are prompts, but for requests that nobody else can decode.
   if (config.role != WorkerRole::kPrefill) {
-    BATON_RETURN_IF_ERROR(model->Prepare(kv->store()->view()));
+    BATON_RETURN_IF_ERROR(model.loaded->Prepare(kv->store()->view()));
   }
-  const StatusOr<TokenId> token = ComputeFirstToken(model.get(), kv->store()->view());
-  return token.ok() ? OkStatus() : OfModel(token.status());
+  const StatusOr<TokenId> token = ComputeFirstToken(model.loaded.get(), kv->store()->view());
+  return token.ok() ? OkStatus() : FaultOfModel(config, token.status());
 }
 
 Status WorkerProcess::Parts::StartServer() {
@@ -503,47 +250,11 @@ Status WorkerProcess::Parts::StartServer() {
 }
 
 v1::WorkerHello WorkerProcess::Parts::Hello() const {
-  HelloFacts facts;
-  facts.worker_id = config.worker_id;
+  HelloFacts facts = HelloFactsOf(config, model, *kv);
   facts.incarnation = incarnation;
-  facts.role = config.role;
-  facts.layout_id = model->layout().LayoutId();
-  facts.weights_id = model->weights_id();
-  facts.tokenizer_id = text.tokenizer_id;
-  facts.numerics_id = model->numerics_id();
-  facts.layout_text = model->layout().ToString();
-  facts.numerics_text = model->numerics_text();
-  facts.varies_with_batch = !model->is_deterministic();
   facts.grpc_address = grpc_address;
   facts.admin_address = admin_address;
   facts.kv_address = kv_address;
-  if (const KvEndpoint* endpoint = kv->endpoint()) facts.kv_unix = endpoint->unix_name();
-  facts.host_id = HostId();
-  facts.pid = static_cast<uint32_t>(::getpid());
-  facts.model_id = config.model_id;
-  facts.max_context = model->max_context();
-  facts.block_size = model->layout().block_size;
-  facts.state_blocks = model->layout().state_blocks;
-  facts.window_blocks = SchedulerOfModel().WindowBlocks();
-  facts.kv_bytes_per_token = model->layout().BytesPerToken();
-  facts.num_blocks = kv->store()->memory().num_blocks;
-  facts.max_running = config.max_batch;
-  facts.tokenizer = text.tokenizer;
-  facts.transports = kv->kinds();
-  facts.allow_inexact = config.allow_inexact;
-  facts.vocab_size = model->config().vocab_size;
-  if (prefixes) {
-    facts.chain_check = ChainKeyCheck(DeriveChainKey(config.cluster_secret, kDefaultTenant));
-  }
-  facts.grammar_version = wire::kAnswerGrammarVersion;
-  facts.logs_prompts = true;
-  const model::ModelConfig& shape = model->config();
-  if (GivesVector(shape.pooling)) {
-    facts.embedding_size = shape.hidden_size;
-  } else {
-    facts.embedding_refusal = std::string(PoolingName(shape.pooling));
-  }
-  facts.loaded_unix_s = loaded_unix_s;
   v1::WorkerHello hello;
   ToProto(facts, &hello);
   return hello;
@@ -555,38 +266,6 @@ v1::WorkerLoad WorkerProcess::Parts::Load() {
   load.set_draining(draining.load());
   load.set_ready(!draining.load());
   return load;
-}
-
-std::string WorkerProcess::Parts::ThreadsText() const {
-  if (cores == nullptr || cores->is_alone()) return fmt::format("{} threads", pool->num_threads());
-  return fmt::format("{} threads of its own, up to {} while others lend theirs",
-                     cores->num_home_cores(), cores->max_cores());
-}
-
-MemoryFacts WorkerProcess::Parts::Memory() const {
-  const KvMemory& memory = kv->store()->memory();
-  MemoryFacts facts;
-  facts.weight_bytes = colocation.first == nullptr ? model->weight_bytes() : 0;
-  if (const auto* on_cpu = dynamic_cast<const Model*>(model.get())) {
-    facts.workspace_bytes = on_cpu->workspace_bytes();
-    facts.shares_weights = on_cpu->sharing().shared_bytes > 0;
-  }
-  facts.num_blocks = memory.num_blocks;
-  facts.block_bytes = memory.layout.BlockStride();
-  facts.host_copy_bytes = kv->host_copy_bytes();
-  facts.staging_bytes = kv->staging_bytes();
-  facts.tokenizer_bytes = text.tokenizer.size();
-  facts.num_layers = memory.layout.num_layers;
-  facts.max_context = model->max_context();
-  facts.vocab_size = model->config().vocab_size;
-  facts.hidden_size = model->config().hidden_size;
-  facts.num_threads = SamplingPool() == nullptr ? 1 : SamplingPool()->num_threads();
-  facts.num_routers = config.routers.size();
-  facts.has_prefix_cache = prefixes != nullptr;
-  facts.has_guesses = config.role == WorkerRole::kDecode && config.speculate != SpeculateMode::kOff;
-  facts.has_endpoint = kv->endpoint() != nullptr;
-  facts.has_tls = !config.tls.empty();
-  return facts;
 }
 
 void WorkerProcess::Parts::Register() {
@@ -645,12 +324,12 @@ Status WorkerProcess::Parts::StartAdmin() {
   admin_config.engine = engine.get();
   admin_config.transport = kv->transport();
   admin_config.nccl = kv->nccl();
-  admin_config.gate = device.gate.get();
-  admin_config.cores = cores.get();
+  admin_config.gate = model.device.gate.get();
+  admin_config.cores = model.cores.get();
   admin_config.ipc = kv->ipc();
   admin_config.grammars = grammars.get();
   admin_config.ready = [this] { return Ready(); };
-  admin_config.block_size = model->layout().block_size;
+  admin_config.block_size = model.loaded->layout().block_size;
   admin_config.itl_objective_us = config.itl_objective_us;
   admin_config.aliases = config.metric_aliases;
   admin_config.sites = config.sites;
@@ -691,20 +370,19 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   parts->incarnation_text = HexFromU64(parts->incarnation.value());
   std::unique_ptr<WorkerProcess> worker(new WorkerProcess(std::move(parts)));
   Parts& p = *worker->parts_;
-  BATON_RETURN_IF_ERROR(colocation.first == nullptr ? p.LoadModel()
-                                                    : p.ShareModel(*colocation.first->parts_));
+  BATON_RETURN_IF_ERROR(p.LoadModel());
   BATON_RETURN_IF_ERROR(p.MakeEngine());
   BATON_RETURN_IF_ERROR(p.TryOneToken());
   BATON_RETURN_IF_ERROR(p.StartAdmin());  // before the engine, which counts hand-offs in it
   BATON_RETURN_IF_ERROR(p.StartSpans());
-  const bool keeps_cores = p.device.accelerator != nullptr && !p.LeavesCores();
-  if (p.cores != nullptr && !keeps_cores) p.cores->EndSteps();
+  const bool keeps_cores = p.model.device.accelerator != nullptr && !p.model.LeavesCores();
+  if (p.model.cores != nullptr && !keeps_cores) p.model.cores->EndSteps();
   BATON_RETURN_IF_ERROR(p.engine->Start());
   BATON_RETURN_IF_ERROR(p.StartServer());
   p.late_work = std::make_unique<LateWork>(std::vector<LateWork::Task>{
       [&p] { return p.kv->FillNext(); },
       [&p] {
-        p.admin->SetRates(MeasureRates(*p.model, p.pool->num_threads()));
+        p.admin->SetRates(MeasureRates(*p.model.loaded, p.model.pool->num_threads()));
         return false;
       },
       [&p] {
@@ -714,13 +392,14 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   p.Register();
   const KvMemory& pool = p.kv->store()->memory();
   BATON_LOG_INFO("{} serves {} at {}: {}, {}, {} blocks of {} tokens ({}), weights {}",
-                 p.config.worker_id, p.config.model_id, p.grpc_address, p.ThreadsText(),
-                 std::string(p.model->arithmetic_name()), pool.num_blocks,
-                 p.model->layout().block_size,
+                 p.config.worker_id, p.config.model_id, p.grpc_address, p.model.ThreadsText(),
+                 std::string(p.model.loaded->arithmetic_name()), pool.num_blocks,
+                 p.model.loaded->layout().block_size,
                  FormatSize(uint64_t{pool.num_blocks} * pool.layout.BlockStride()),
-                 FormatSize(p.model->weight_bytes()));
+                 FormatSize(p.model.loaded->weight_bytes()));
   BATON_LOG_INFO("memory of {} by its limits: {}", p.config.worker_id,
-                 MemoryText(MemoryNeeds(p.Memory())));
+                 MemoryText(MemoryNeeds(
+                     MemoryFactsOf(p.config, p.model, *p.kv, p.colocation.first == nullptr))));
   if (IsEverywhere(p.grpc_address)) {
     BATON_LOG_WARN("others are told to reach this worker at {}: give --advertise HOST",
                    p.grpc_address);
@@ -736,9 +415,9 @@ const std::string& WorkerProcess::worker_id() const { return parts_->config.work
 const std::string& WorkerProcess::grpc_address() const { return parts_->grpc_address; }
 const std::string& WorkerProcess::kv_address() const { return parts_->kv_address; }
 std::string WorkerProcess::DescribeDevice() const {
-  if (const Accelerator* device = parts_->device.accelerator.get()) return device->Describe();
-  const std::string& why = parts_->device.why_processor;
-  return fmt::format("{} on the processor{}", parts_->model->arithmetic_name(),
+  if (const Accelerator* device = parts_->model.device.accelerator.get()) return device->Describe();
+  const std::string& why = parts_->model.device.why_processor;
+  return fmt::format("{} on the processor{}", parts_->model.loaded->arithmetic_name(),
                      why.empty() ? "" : fmt::format(" ({})", why));
 }
 const std::string& WorkerProcess::admin_address() const { return parts_->admin_address; }
@@ -789,7 +468,7 @@ void WorkerProcess::Stop() {
   if (p.server) p.server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   if (p.engine) p.engine->Stop();
   if (p.guides) p.guides->Stop();  // it tells the admin port's metrics
-  p.peers.reset();                 // waits for a look-up, with nothing behind it
+  p.peers.reset();                 // waits for the look-up that runs
   if (p.exporter) p.exporter->Stop();
   p.admin.reset();
 }
