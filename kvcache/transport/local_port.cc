@@ -227,7 +227,9 @@ void LocalPort::CopySlice(const LocalPort& sender, const Outgoing& outgoing, int
 
 void LocalPort::PullSlice(const LocalPort& sender, const Outgoing& outgoing, int64_t now_us) {
   const FrameHeader header = SliceFrameHeader(outgoing.slice, outgoing.epoch, 0);
-  const auto admit = [&] { return receives_.Admit(sender.incarnation(), outgoing.epoch, header); };
+  const auto admit = [&]() BATON_REQUIRES(kServing) {
+    return receives_.Admit(sender.incarnation(), outgoing.epoch, header);
+  };
   const std::byte* dest = admit();
   if (dest == nullptr) return;
   uint64_t to = static_cast<uint64_t>(dest - memory_.base);

@@ -56,7 +56,7 @@ void LocalCore::Loop() {
 
 void LocalCore::Join(LocalPort* port, KvTransportSink* sink) {
   {
-    MutexLock lock(serve_mutex_);
+    ServeLock lock(serve_mutex_);
     port->Join(sink);
     for (LocalPort* const other : ports_) {
       if (other->is_on_device() != port->is_on_device()) {
@@ -80,7 +80,7 @@ void LocalCore::Join(LocalPort* port, KvTransportSink* sink) {
 
 void LocalCore::Leave(LocalPort* port) {
   {
-    MutexLock lock(serve_mutex_);
+    ServeLock lock(serve_mutex_);
     if (std::erase(ports_, port) == 0) return;
     port->Leave();
     for (LocalPort* const other : ports_) other->Disconnect(port);
@@ -89,7 +89,7 @@ void LocalCore::Leave(LocalPort* port) {
 }
 
 LocalCore::Turn LocalCore::Serve() {
-  MutexLock lock(serve_mutex_);
+  ServeLock lock(serve_mutex_);
   Turn turn;
   // Everyone hears of its peers before it hears from them.
   for (LocalPort* const port : ports_) port->DeliverLinkEvents();
