@@ -188,42 +188,50 @@ void ModelCatalog::BuildFirstLocked() {
     parts_[id] = parts;
     KeepLocked(id, parts);
   }
-  const std::vector<Waiting> claims = TakeFirstLocked();
+  std::vector<Waiting> claims = TakeFirstLocked();
   mutex_.Unlock();
   for (const Waiting& one : claims) {
     one.done(status.ok() ? InfoOf(one.claim, parts) : Resolved(status));
   }
+  claims.clear();  // what a `done` held is not freed under the mutex
   mutex_.Lock();
 }
 
-StatusOr<ModelCatalog::SharedParts> ModelCatalog::BuildExpected(const TokenizerSource& source,
-                                                                uint64_t* id) {
+Status ModelCatalog::KeepExpected(const TokenizerSource& source) {
   BATON_ASSIGN_OR_RETURN(std::string bytes, source());
-  *id = TokenizerSpecId(bytes);
-  const Pending expected = {.tokenizer_id = *id, .tokenizer = std::move(bytes), .claims = {}};
-  BATON_ASSIGN_OR_RETURN(TextParts parts, Build(expected, "to come"));
-  return std::make_shared<const TextParts>(std::move(parts));
-}
-
-void ModelCatalog::KeepExpected(const TokenizerSource& source) {
-  uint64_t id = 0;
-  StatusOr<SharedParts> parts = BuildExpected(source, &id);
-  if (!parts.ok()) {
-    BATON_LOG_INFO("a tokenizer is built when a worker brings it: {}",
-                   std::string(parts.status().message()));
-    return;
+  const uint64_t id = TokenizerSpecId(bytes);
+  {
+    MutexLock lock(mutex_);
+    if (FindLocked(id) != nullptr) return OkStatus();  // another model's too
   }
+  const Pending expected = {.tokenizer_id = id, .tokenizer = std::move(bytes), .claims = {}};
+  BATON_ASSIGN_OR_RETURN(TextParts built, Build(expected, "to come"));
+  auto parts = std::make_shared<const TextParts>(std::move(built));
   BATON_LOG_DEBUG("tokenizer {:016x} is there before a worker brings it", id);
   MutexLock lock(mutex_);
-  parts_[id] = *parts;
-  KeepLocked(id, *std::move(parts));
+  parts_[id] = parts;
+  KeepLocked(id, std::move(parts));
+  return OkStatus();
+}
+
+bool ModelCatalog::IsStopping() {
+  MutexLock lock(mutex_);
+  return stopping_;
 }
 
 void ModelCatalog::Loop(const std::vector<TokenizerSource>& expected) {
-  for (const TokenizerSource& source : expected) KeepExpected(source);
+  bool is_lowered = false;
+  for (const TokenizerSource& source : expected) {
+    if (IsStopping()) break;
+    const Status status = KeepExpected(source);
+    is_lowered |= status.ok();
+    if (status.ok()) continue;
+    BATON_LOG_INFO("a tokenizer is built when a worker brings it: {}",
+                   std::string(status.message()));
+  }
+  if (is_lowered) LowerThisThread(kBuildNice);
   MutexLock lock(mutex_);
   std::vector<SharedParts> dropped;
-  bool is_lowered = false;
   while (!stopping_) {
     const int64_t now_us = SystemClock().NowUs();
     TrimLocked(now_us, &dropped);

@@ -2,9 +2,10 @@
 // shares them between all workers that have the same. Any thread.
 //
 // A tokenizer of 200,000 tokens takes a second of a whole processor to build. The catalog builds it
-// on a thread of its own ("model-text"). The router's start waits for the first tokenizer. After it
-// the thread has a lower priority than those that keep the leases of the workers alive. Tokenizers
-// that are expected are built before any worker says hello, while workers read their weights.
+// on a thread of its own ("model-text"). Tokenizers that are expected are built before any worker
+// says hello, while workers read their weights. The router's start waits for them, or else for the
+// first one that a worker brings. After that the thread has a lower priority than those that keep
+// the leases of the workers alive.
 //
 // Invariants
 //  1. Each `done` is called once: on the caller's thread when the tokenizer is there or the claim
@@ -102,9 +103,9 @@ class ModelCatalog {
   static StatusOr<TextParts> Build(const Pending& pending, const std::string& model_id);
   static Resolved InfoOf(const ModelClaim& claim, const SharedParts& parts);
   void Loop(const std::vector<TokenizerSource>& expected);
-  // `*id`: its TokenizerSpecId.
-  static StatusOr<SharedParts> BuildExpected(const TokenizerSource& source, uint64_t* id);
-  void KeepExpected(const TokenizerSource& source);
+  // Builds the tokenizer of `source`, unless it is there. The error is that of reading or building.
+  Status KeepExpected(const TokenizerSource& source);
+  bool IsStopping();
   // Takes `claim` and `done` into pending_. False: there is no place.
   bool AddLocked(ModelClaim& claim, Done& done) BATON_REQUIRES(mutex_);
   // Builds the first tokenizer that waits, and releases the mutex meanwhile.

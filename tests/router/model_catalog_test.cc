@@ -1,10 +1,13 @@
 #include "src/router/model_catalog.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -145,6 +148,57 @@ TEST(ModelCatalogTest, WhatIsExpectedIsBuiltBeforeAWorkerBringsIt) {
   Answers others;
   catalog.Resolve(WithoutBytes(Claim("  ")), others.Take());
   EXPECT_EQ(others.Wait(1).at(0).status().code(), StatusCode::kInvalidArgument);
+}
+
+// Two models of one tokenizer, as two fine-tunes of one base have it.
+TEST(ModelCatalogTest, WhatIsExpectedTwiceIsBuiltOnce) {
+  std::promise<ModelCatalog*> made;
+  Answers answers;
+  std::vector<TokenizerSource> expected;
+  expected.push_back([] { return Claim().tokenizer; });
+  expected.push_back([&] {
+    made.get_future().get()->Resolve(WithoutBytes(Claim()), answers.Take());
+    return Claim().tokenizer;
+  });
+  ModelCatalog catalog(std::move(expected));
+  made.set_value(&catalog);
+  ASSERT_TRUE(answers.Wait(1).at(0).ok());
+  catalog.Resolve(Claim("after both"), answers.Take());
+  answers.Wait(2);
+  catalog.Resolve(WithoutBytes(Claim()), answers.Take());
+  const auto all = answers.Wait(3);
+  ASSERT_TRUE(all.at(2).ok());
+  EXPECT_EQ((*all[2])->tokenizer, (*all[0])->tokenizer);
+}
+
+// A router that is told to end while it starts builds at most the tokenizer that it has begun.
+TEST(ModelCatalogTest, TheEndDoesNotWaitForAllThatIsExpected) {
+  std::promise<ModelCatalog*> made;
+  std::promise<void> begun;
+  std::atomic<int> num_read = 0;
+  std::atomic<bool> stops = false;
+  std::vector<TokenizerSource> expected;
+  expected.push_back([&] {
+    ++num_read;
+    begun.set_value();
+    ModelCatalog* const catalog = made.get_future().get();
+    // A claim that comes after the end began is refused at once.
+    for (; !stops; std::this_thread::yield()) {
+      catalog->Resolve(Claim("other"), [&stops](const Resolved& answer) {
+        if (answer.status().message() == "the router stops") stops = true;
+      });
+    }
+    return Claim().tokenizer;
+  });
+  expected.push_back([&] {
+    ++num_read;
+    return Claim(" ").tokenizer;
+  });
+  auto catalog = std::make_unique<ModelCatalog>(std::move(expected));
+  made.set_value(catalog.get());
+  begun.get_future().wait();
+  catalog.reset();
+  EXPECT_EQ(num_read, 1);
 }
 
 TEST(ModelCatalogTest, WhatIsExpectedDecidesNothing) {
