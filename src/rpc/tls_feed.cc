@@ -95,9 +95,11 @@ void TlsFeed::Look() {
   const TlsTexts& texts = watch_->Current(SystemClock().NowUs()).texts();
   if (texts == published_) return;
   const Status status = Publish(texts);
-  if (!status.ok()) {
+  // Tried again at each look; one cause is one line.
+  if (!status.ok() && failure_ != status.message()) {
     BATON_LOG_WARN("gRPC keeps the former TLS files: {}", std::string(status.message()));
   }
+  failure_ = std::string(status.message());
 }
 
 // gRPC reads a pair again when one of its files has another time, in seconds, after reading than

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <memory>
+#include <string>
 
 #include "src/base/mutex.h"
 #include "src/base/thread.h"
@@ -38,9 +39,10 @@ class TlsFeed {
   const tls::TlsFiles files_;
   tls::TlsFiles copies_;         // "/proc/self/fd/N"; constant after construction
   std::array<UniqueFd, 3> fds_;  // certificate, key, authority; the numbers never change
-  // The constructor, then the thread, owns the two.
+  // The constructor, then the thread, owns the three.
   std::unique_ptr<tls::TlsWatch> watch_;  // null until the files were good once
   tls::TlsTexts published_;
+  std::string failure_;  // of the last Publish; "" = none
 
   Mutex mutex_;
   bool stops_ BATON_GUARDED_BY(mutex_) = false;
