@@ -149,19 +149,21 @@ StatusOr<ChildProcess> ChildProcess::Start(const ChildSpec& spec) {
 
 StatusOr<std::optional<ChildReport>> ChildProcess::ReadReport() {
   char piece[4096];
+  bool is_at_end = false;
   for (;;) {
     const ssize_t n = ::read(report_.get(), piece, sizeof(piece));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) break;  // EAGAIN: nothing more now
-    if (n == 0) {
-      report_.reset();
-      return DataLoss("the process closed its report pipe");
-    }
+    is_at_end = n == 0;
+    if (n <= 0) break;  // EAGAIN: nothing more now
     buffer_.append(piece, static_cast<size_t>(n));
     if (buffer_.size() > kMaxReportBytes) return DataLoss("report of {} bytes", buffer_.size());
   }
   const size_t end = buffer_.find('\n');
-  if (end == std::string::npos) return std::optional<ChildReport>();
+  if (end == std::string::npos) {
+    if (!is_at_end) return std::optional<ChildReport>();
+    report_.reset();
+    return DataLoss("the process closed its report pipe");
+  }
   const nlohmann::json object =
       nlohmann::json::parse(buffer_.substr(0, end), nullptr, /*allow_exceptions=*/false);
   buffer_.erase(0, end + 1);

@@ -74,7 +74,7 @@ class ChildProcess {
   // Readable when a report (or end of file) can be read.
   int report_fd() const { return report_.get(); }
   // Reads what has arrived; the next report once its line is complete. DataLoss when the pipe
-  // ended.
+  // ended, after the reports that came before.
   StatusOr<std::optional<ChildReport>> ReadReport();
   void Signal(int number) const;
   // The last line with text that this process logged, or "": shown when it died at its start.

@@ -1,14 +1,21 @@
-// The words about a child of `serve` that could not start: the last line of its log.
+// A child of `serve`: what it inherits, and the words about one that could not start.
 #include "src/cli/child_process.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
+
+#include "src/base/unique_fd.h"
 
 namespace baton::cli {
 namespace {
@@ -45,6 +52,44 @@ TEST_F(ChildProcessTest, AFileThatWasTruncatedCountsFromItsBeginning) {
   std::ofstream(path_, std::ios::app) << "error of this run\n";
   EXPECT_EQ(LastLogLine(path_, begin), "error of this run");
   EXPECT_EQ(LastLogLine(path_ + ".gone", begin), "");
+}
+
+// The child's side of the next test: it says what the descriptors that it was handed hold.
+TEST(ChildSide, DISABLED_ReadsItsTokenizers) {
+  const char* const fds = std::getenv(kTokenizerFdsVariable);
+  std::string words;
+  std::istringstream numbers(fds == nullptr ? "" : fds);
+  for (std::string number; numbers >> number;) {
+    std::string word;
+    std::getline(std::ifstream("/proc/self/fd/" + number), word);
+    words += word + ";";
+  }
+  SendReportToParent({{"words", fds == nullptr ? "none" : words}});
+}
+
+TEST_F(ChildProcessTest, AChildGetsTheTokenizersOfItsOwnStart) {
+  // As a `serve` that another one started has it.
+  ASSERT_EQ(::setenv(kTokenizerFdsVariable, "99", 1), 0);
+  std::ofstream(folder_ + "/a") << "first";
+  std::ofstream(folder_ + "/b") << "second";
+  const UniqueFd a(::open((folder_ + "/a").c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd b(::open((folder_ + "/b").c_str(), O_RDONLY | O_CLOEXEC));
+  const auto words_of = [&](std::vector<int> fds) {
+    ChildSpec spec = {.role = "router", .name = "router-0", .log_file = path_};
+    spec.args = {"--gtest_filter=ChildSide.*", "--gtest_also_run_disabled_tests"};
+    spec.tokenizer_fds = std::move(fds);
+    StatusOr<ChildProcess> child = ChildProcess::Start(spec);
+    EXPECT_TRUE(child.ok()) << child.status();
+    pollfd report{child->report_fd(), POLLIN, 0};
+    EXPECT_EQ(::poll(&report, 1, 60'000), 1) << child->LastLogLine();
+    const auto read = child->ReadReport();
+    EXPECT_TRUE(read.ok() && read->has_value()) << child->LastLogLine();
+    EXPECT_EQ(::waitpid(child->pid(), nullptr, 0), child->pid());
+    return read.ok() && read->has_value() ? (*read)->at("words") : "";
+  };
+  EXPECT_EQ(words_of({b.get(), a.get()}), "second;first;");
+  EXPECT_EQ(words_of({}), "none");
+  ASSERT_EQ(::unsetenv(kTokenizerFdsVariable), 0);
 }
 
 TEST_F(ChildProcessTest, AProgramThatCannotBeExecutedSaysWhyInItsLog) {
