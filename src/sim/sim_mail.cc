@@ -4,11 +4,11 @@
 
 #include "fmt/format.h"
 
+#include "src/base/check.h"
 #include "src/sim/sim_marks.h"
 
 namespace baton::sim {
 
-using google::protobuf::Arena;
 using google::protobuf::ArenaOptions;
 using kv::HandoffMessage;
 
@@ -49,6 +49,7 @@ std::string SimHandoffWire::Encode(const HandoffMessage& message) const {
 
 StatusOr<HandoffMessage> SimHandoffWire::Decode(std::string_view bytes) const {
   uint64_t mark = 0;
+  BATON_CHECK(bytes.size() >= sizeof(mark), "a hand-off message of {} bytes", bytes.size());
   const size_t num_bytes = bytes.size() - sizeof(mark);
   std::memcpy(&mark, bytes.data() + num_bytes, sizeof(mark));
   StatusOr<HandoffMessage> message = wire_.Decode(bytes.substr(0, num_bytes));

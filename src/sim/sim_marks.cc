@@ -52,7 +52,7 @@ namespace {
 constexpr uint64_t kFactor = 0x9fb21c651e98df25;
 
 // The states of an engine in its order, as routers name them.
-constexpr std::array<WorkerRequestState, 14> kStates = {
+constexpr std::array kStates = {
     WorkerRequestState::kUnspecified,    WorkerRequestState::kReserved,
     WorkerRequestState::kPrefillStarted, WorkerRequestState::kPrefillDone,
     WorkerRequestState::kGranted,        WorkerRequestState::kVerified,
@@ -60,6 +60,7 @@ constexpr std::array<WorkerRequestState, 14> kStates = {
     WorkerRequestState::kStranded,       WorkerRequestState::kHandedOff,
     WorkerRequestState::kFinished,       WorkerRequestState::kRejected,
     WorkerRequestState::kFailed,         WorkerRequestState::kCancelled};
+static_assert(kStates.size() == engine::kNumRequestStates);
 
 LinkKind LinkOf(TransportKind kind) {
   switch (kind) {
@@ -84,6 +85,7 @@ class Marker {
  public:
   template <typename T>
   Marker& operator<<(T value) {
+    static_assert(!std::is_same_v<T, double>, "a cast would lose its fraction");
     if constexpr (std::is_same_v<T, float>) return *this << std::bit_cast<uint32_t>(value);
     mark_ = (mark_ ^ static_cast<uint64_t>(value)) * kFactor;
     mark_ ^= mark_ >> 29;
@@ -163,33 +165,32 @@ uint64_t MarkOfSession(uint64_t router, uint64_t worker, uint32_t wire_version) 
 
 // ---- Tokens and states.
 
+namespace {
+
+// Both ends' tokens have these fields, under these names.
+template <typename Token>
+void AddToken(const Token& token, Marker* marker) {
+  *marker << token.choice << token.index << token.token << token.finish << token.step_us
+          << token.prompt_pos << token.rank << token.num_proposed << token.step_row
+          << token.guess_state;
+  if (token.has_logprob) (*marker << token.logprob).All(token.top_logprobs);
+  if (token.progress.num_tokens > 0) {
+    *marker << token.progress.num_tokens << token.progress.num_cached << token.progress.elapsed_us;
+  }
+  marker->All(token.embedding);
+}
+
+}  // namespace
+
 uint64_t MarkOf(std::span<const TokenEvent> events) {
   Marker marker;
-  for (const TokenEvent& event : events) {
-    marker << event.key << event.choice << event.index << event.token << event.finish
-           << event.step_us << event.prompt_pos << event.rank << event.num_proposed
-           << event.step_row << event.guess_state;
-    if (event.has_logprob) (marker << event.logprob).All(event.top_logprobs);
-    if (event.progress.num_tokens > 0) {
-      marker << event.progress.num_tokens << event.progress.num_cached << event.progress.elapsed_us;
-    }
-    marker.All(event.embedding);
-  }
+  for (const TokenEvent& event : events) AddToken(event, &(marker << event.key));
   return (marker << events.size()).mark();
 }
 
 uint64_t MarkOf(const std::vector<WorkerToken>& tokens) {
   Marker marker;
-  for (const WorkerToken& token : tokens) {
-    marker << token.uid << token.attempt << token.choice << token.index << token.token
-           << token.finish << token.step_us << token.prompt_pos << token.rank << token.num_proposed
-           << token.step_row << token.guess_state;
-    if (token.has_logprob) (marker << token.logprob).All(token.top_logprobs);
-    if (token.progress.num_tokens > 0) {
-      marker << token.progress.num_tokens << token.progress.num_cached << token.progress.elapsed_us;
-    }
-    marker.All(token.embedding);
-  }
+  for (const WorkerToken& token : tokens) AddToken(token, &(marker << token.uid << token.attempt));
   return (marker << tokens.size()).mark();
 }
 
@@ -279,17 +280,19 @@ uint64_t MarkOf(const WorkerLoadReport& load) {
   return marker.mark();
 }
 
-uint64_t MarkOf(const PrefixNews& news) {
+namespace {
+
+template <typename Changes>
+uint64_t MarkOfChanges(const Changes& told) {
   Marker marker;
-  for (const PrefixChange& change : news.changes) marker << change.link << change.added;
-  return (marker << news.changes.size() << news.first_sequence << news.reset).mark();
+  for (const PrefixChange& change : told.changes) marker << change.link << change.added;
+  return (marker << told.changes.size() << told.first_sequence << told.reset).mark();
 }
 
-uint64_t MarkOf(const PrefixBatch& batch) {
-  Marker marker;
-  for (const PrefixChange& change : batch.changes) marker << change.link << change.added;
-  return (marker << batch.changes.size() << batch.first_sequence << batch.reset).mark();
-}
+}  // namespace
+
+uint64_t MarkOf(const PrefixNews& news) { return MarkOfChanges(news); }
+uint64_t MarkOf(const PrefixBatch& batch) { return MarkOfChanges(batch); }
 
 // ---- Directives.
 
