@@ -6,7 +6,6 @@
 
 #include "src/api/prompt_fan_in.h"
 #include "src/api/token_log.h"
-#include "src/base/clock.h"
 #include "src/router/retry_estimate.h"
 
 namespace baton::api {
@@ -36,7 +35,7 @@ AnswerBudget::Share::~Share() {
   budget_->used_.fetch_sub(num_bytes_);
   budget_->num_shares_.fetch_sub(1);
   // Two shares that come back at once may count as one: this is an estimate.
-  const int64_t held_us = std::max<int64_t>(1, SystemClock().NowUs() - since_us_);
+  const int64_t held_us = std::max<int64_t>(1, budget_->clock_->NowUs() - since_us_);
   const int64_t mean_us = budget_->held_us_.load();
   budget_->held_us_.store(mean_us == 0 ? held_us : mean_us + (held_us - mean_us) / kShareWeight);
 }
@@ -60,7 +59,7 @@ bool AnswerBudget::TryTake(size_t num_bytes, Share* share) {
   num_shares_.fetch_add(1);
   share->budget_ = this;
   share->num_bytes_ = num_bytes;
-  share->since_us_ = SystemClock().NowUs();
+  share->since_us_ = clock_->NowUs();
   return true;
 }
 

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "src/api/build_request.h"
+#include "src/base/clock.h"
 #include "src/router/request_error.h"
 
 namespace baton::api {
@@ -48,8 +49,11 @@ class AnswerBudget {
     friend class AnswerBudget;
     AnswerBudget* budget_ = nullptr;
     size_t num_bytes_ = 0;
-    int64_t since_us_ = 0;  // steady clock
+    int64_t since_us_ = 0;  // of the budget's clock
   };
+
+  // `clock` outlives this.
+  explicit AnswerBudget(const Clock* clock = &SystemClock()) : clock_(clock) {}
 
   // False: so many are not left. `share` is empty before.
   bool TryTake(size_t num_bytes, Share* share);
@@ -61,6 +65,7 @@ class AnswerBudget {
  private:
   bool TryAdd(size_t num_bytes);
 
+  const Clock* const clock_;
   std::atomic<size_t> used_{0};
   std::atomic<int64_t> num_shares_{0};
   std::atomic<int64_t> held_us_{0};  // exponential average of the shares that came back; 0 = none
