@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 
+#include "src/api/json_fields.h"
 #include "src/api/json_value.h"
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
@@ -18,7 +19,6 @@ namespace baton::api {
 
 using limits::kMaxGrammarBytes;
 using router::ErrorCode;
-using router::FieldError;
 using router::ModelInfo;
 using router::RequestError;
 using text::Grammar;
@@ -60,11 +60,6 @@ constexpr FormRow kForms[] = {
 // Members of structured_outputs that would change what a form lets through.
 constexpr std::string_view kShapers[] = {"disable_additional_properties", "whitespace_pattern"};
 constexpr std::string_view kNoBlanks = "disable_any_whitespace";
-
-bool Fail(RequestError* error, ErrorCode code, std::string_view field, std::string_view expected) {
-  *error = FieldError(code, field, expected);
-  return false;
-}
 
 bool FailWithoutForm(RequestError* error) {
   return Fail(error, ErrorCode::kInvalidValue, kStructured,

@@ -8,11 +8,13 @@
 #include "fmt/format.h"
 
 #include "src/api/answer_form.h"
+#include "src/api/json_fields.h"
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
 #include "src/api/tool_messages.h"
 #include "src/api/tool_params.h"
 #include "src/api/tool_request.h"
+#include "src/base/ascii_text.h"
 #include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/numbered_text.h"
@@ -60,11 +62,6 @@ constexpr int64_t kDefaultCompletionTokens = 16;
 constexpr std::string_view kGrpcTimeout = "grpc-timeout";
 // An answer shows at most so much of a template's own words.
 constexpr size_t kMaxTemplateReasonBytes = 512;
-
-bool Fail(RequestError* error, ErrorCode code, std::string_view param, std::string_view expected) {
-  *error = FieldError(code, param, expected);
-  return false;
-}
 
 // The rules that join two fields.
 bool CheckCombinations(const ApiParams& params, const Arrival& arrival, RequestError* error) {
@@ -569,8 +566,7 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
 }
 
 bool IsUsableRequestId(std::string_view id) {
-  return !id.empty() && id.size() <= kMaxRequestIdBytes &&
-         std::all_of(id.begin(), id.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+  return !id.empty() && id.size() <= kMaxRequestIdBytes && IsVisibleAscii(id);
 }
 
 bool TokenizeText(const ModelInfo& model, const TextField& field, const EncodeOptions& options,

@@ -47,8 +47,8 @@ bool ReadEmbeddingRequest(const v1::EmbeddingRequest& message, ApiParams* params
   if (!StoreTexts(message, params, error) || !StoreNumbers(message, params, error)) return false;
   const bool has_texts = message.input_size() > 0;
   if (has_texts == (message.input_token_ids_size() > 0)) {
-    return FailField(error, has_texts ? ErrorCode::kConflict : ErrorCode::kMissingField, "input",
-                     "one of input and input_token_ids is set");
+    return Fail(error, has_texts ? ErrorCode::kConflict : ErrorCode::kMissingField, "input",
+                "one of input and input_token_ids is set");
   }
   std::vector<ApiPrompt> prompts(
       static_cast<size_t>(has_texts ? message.input_size() : message.input_token_ids_size()));
@@ -57,8 +57,8 @@ bool ReadEmbeddingRequest(const v1::EmbeddingRequest& message, ApiParams* params
     const auto idx = static_cast<int>(i);
     if (has_texts) {
       if (message.input(idx).empty()) {
-        return FailField(error, ErrorCode::kInvalidValue, fmt::format("input[{}]", i),
-                         "at least one token long");
+        return Fail(error, ErrorCode::kInvalidValue, fmt::format("input[{}]", i),
+                    "at least one token long");
       }
       prompts[i].text = message.input(idx);
     } else {

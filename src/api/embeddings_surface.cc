@@ -193,23 +193,23 @@ bool IsEmptyText(const JsonValue& value) {
 }
 
 bool CheckInput(const JsonValue* input, RequestError* error) {
-  if (input == nullptr) return FailField(error, ErrorCode::kMissingField, "input", kExpectedPrompt);
+  if (input == nullptr) return Fail(error, ErrorCode::kMissingField, "input", kExpectedPrompt);
   constexpr std::string_view kNotEmpty = "at least one token long";
-  if (IsEmptyText(*input)) return FailField(error, ErrorCode::kInvalidValue, "input", kNotEmpty);
+  if (IsEmptyText(*input)) return Fail(error, ErrorCode::kInvalidValue, "input", kNotEmpty);
   const JsonValue::Array* array = input->AsArray();
   if (array == nullptr) return true;
-  if (array->empty()) return FailField(error, ErrorCode::kInvalidValue, "input", kExpectedPrompt);
+  if (array->empty()) return Fail(error, ErrorCode::kInvalidValue, "input", kExpectedPrompt);
   const auto empty = std::find_if(array->begin(), array->end(), IsEmptyText);
   if (empty == array->end()) return true;
-  return FailField(error, ErrorCode::kInvalidValue,
-                   fmt::format("input[{}]", empty - array->begin()), kNotEmpty);
+  return Fail(error, ErrorCode::kInvalidValue, fmt::format("input[{}]", empty - array->begin()),
+              kNotEmpty);
 }
 
 bool CheckRefused(const JsonValue& body, std::span<const SurfaceField> fields,
                   RequestError* error) {
   for (const SurfaceField& field : fields) {
     if (field.json_types != 0 || GivenMember(body, field.name) == nullptr) continue;
-    return FailField(error, ErrorCode::kUnsupported, field.name, field.expected);
+    return Fail(error, ErrorCode::kUnsupported, field.name, field.expected);
   }
   return true;
 }
@@ -219,7 +219,7 @@ bool ReadDimensions(const JsonValue& body, ApiParams* params, RequestError* erro
   if (value == nullptr) return true;
   int64_t dimensions = 0;
   if (!value->GetInteger(&dimensions)) {
-    return FailField(error, ErrorCode::kInvalidType, "dimensions", kExpectedDimensions);
+    return Fail(error, ErrorCode::kInvalidType, "dimensions", kExpectedDimensions);
   }
   params->dimensions = dimensions;
   return true;
@@ -265,12 +265,12 @@ bool ReadOpenAi(const SurfaceCall& call, SurfaceRequest* request, RequestError* 
   Form form = Form::kFloats;
   if (const JsonValue* format = GivenMember(call.body, "encoding_format")) {
     if (format->AsString() == nullptr) {
-      return FailField(error, ErrorCode::kInvalidType, "encoding_format", kExpectedFormat);
+      return Fail(error, ErrorCode::kInvalidType, "encoding_format", kExpectedFormat);
     }
     if (IsJsonText(format, "base64")) {
       form = Form::kBase64;
     } else if (!IsJsonText(format, "float")) {
-      return FailField(error, ErrorCode::kInvalidValue, "encoding_format", kExpectedFormat);
+      return Fail(error, ErrorCode::kInvalidValue, "encoding_format", kExpectedFormat);
     }
   }
   request->ignored = IgnoredOf(call.body, {"input", "encoding_format", "dimensions"});
@@ -285,7 +285,7 @@ bool CheckOllamaOptions(const JsonValue& body, RequestError* error) {
   if (!CheckOllamaKeepAlive(body, error)) return false;
   const JsonValue* const options = GivenMember(body, "options");
   if (options == nullptr || options->AsObject() != nullptr) return true;
-  return FailField(error, ErrorCode::kInvalidType, "options", "an object");
+  return Fail(error, ErrorCode::kInvalidType, "options", "an object");
 }
 
 void FinishOllama(const JsonValue& body, Form form, SurfaceRequest* request) {
@@ -301,7 +301,7 @@ bool ReadOllama(const SurfaceCall& call, SurfaceRequest* request, RequestError* 
   if (!CheckOllamaOptions(call.body, error)) return false;
   const JsonValue* const truncate = GivenMember(call.body, "truncate");
   if (truncate != nullptr && truncate->AsBool() == nullptr) {
-    return FailField(error, ErrorCode::kInvalidType, "truncate", "true or false");
+    return Fail(error, ErrorCode::kInvalidType, "truncate", "true or false");
   }
   if (!ReadInputs(call.body, kOllamaFields, request, error)) return false;
   request->ignored = IgnoredOf(call.body, {"input", "dimensions", "truncate", "options"});
@@ -317,8 +317,8 @@ bool ReadOlderOllama(const SurfaceCall& call, SurfaceRequest* request, RequestEr
   }
   const JsonValue* const prompt = GivenMember(call.body, "prompt");
   if (prompt == nullptr || prompt->AsString() == nullptr) {
-    return FailField(error, prompt == nullptr ? ErrorCode::kMissingField : ErrorCode::kInvalidType,
-                     "prompt", kExpectedText);
+    return Fail(error, prompt == nullptr ? ErrorCode::kMissingField : ErrorCode::kInvalidType,
+                "prompt", kExpectedText);
   }
   JsonValue::Object members;
   for (const auto& [name, value] : *call.body.AsObject()) {

@@ -63,9 +63,9 @@ bool ReadForm(const ApiParams& params, JsonValue* schema, JsonValue* guidance,
               RequestError* error) {
   JsonValue root;
   if (!ParseJson(params.form->text, &root, error)) {
-    return FailField(error, ErrorCode::kInvalidValue, params.form_field,
-                     fmt::format("a JSON Schema of at most {} levels where there are tools",
-                                 limits::kMaxJsonDepth));
+    return Fail(error, ErrorCode::kInvalidValue, params.form_field,
+                fmt::format("a JSON Schema of at most {} levels where there are tools",
+                            limits::kMaxJsonDepth));
   }
   JsonValue::Object members;
   if (JsonValue::Object* all = root.AsObject()) {
@@ -136,9 +136,9 @@ bool CheckIgnored(const std::vector<std::string>& ignored, const std::vector<siz
     constexpr std::string_view kArguments = ".properties.arguments";
     const size_t at = name.find(kArguments);
     const std::string place = at == std::string::npos ? "" : name.substr(at + kArguments.size());
-    return FailField(error, ErrorCode::kInvalidValue,
-                     fmt::format("tools[{}].function.parameters{}", callable[branch - 1], place),
-                     "a keyword that can be enforced, since the function is strict");
+    return Fail(error, ErrorCode::kInvalidValue,
+                fmt::format("tools[{}].function.parameters{}", callable[branch - 1], place),
+                "a keyword that can be enforced, since the function is strict");
   }
   return true;
 }
@@ -168,7 +168,7 @@ bool SetFormOrCall(const ApiParams& params, BuiltRequest* built, RequestError* e
   grammar->start = built->grammar_start;
   grammar->text = JsonOf(JsonValue(std::move(schema)));
   if (grammar->text.size() > kMaxGrammarBytes) {
-    return FailField(
+    return Fail(
         error, ErrorCode::kInvalidValue, "tools",
         fmt::format("schemas of at most {} bytes together, the form's included", kMaxGrammarBytes));
   }

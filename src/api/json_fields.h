@@ -29,8 +29,8 @@ inline bool IsJsonText(const JsonValue* value, std::string_view text) {
 }
 
 // False, with `error` about the field.
-inline bool FailField(router::RequestError* error, router::ErrorCode code, std::string_view field,
-                      std::string_view expected) {
+inline bool Fail(router::RequestError* error, router::ErrorCode code, std::string_view field,
+                 std::string_view expected) {
   *error = router::FieldError(code, field, expected);
   return false;
 }

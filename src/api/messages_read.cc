@@ -17,7 +17,6 @@ namespace baton::api {
 using limits::kMaxTools;
 using limits::kMaxUserBytes;
 using router::ErrorCode;
-using router::FieldError;
 using router::RequestError;
 
 namespace {
@@ -26,17 +25,6 @@ namespace {
 constexpr int64_t kMinThinkingTokens = 1024;
 constexpr std::string_view kFormatField = "output_config.format";
 constexpr std::string_view kOlderFormatField = "output_format";  // Anthropic's, while it was a beta
-
-bool Fail(RequestError* error, ErrorCode code, std::string_view field, std::string_view expected) {
-  *error = FieldError(code, field, expected);
-  return false;
-}
-
-// The member `name` where it is given; null: it is absent or null.
-const JsonValue* Given(const JsonValue& value, std::string_view name) {
-  const JsonValue* member = value.Find(name);
-  return member == nullptr || member->is_null() ? nullptr : member;
-}
 
 // The text of the member `type`; null when there is none.
 const std::string* TypeOf(const JsonValue& value) {
@@ -50,7 +38,7 @@ bool ReadTool(const JsonValue& tool, const std::string& at, JsonValue* function,
   if (tool.AsObject() == nullptr) {
     return Fail(error, ErrorCode::kInvalidType, at, "an object with name and input_schema");
   }
-  const JsonValue* type = Given(tool, "type");
+  const JsonValue* type = GivenMember(tool, "type");
   if (type != nullptr && (type->AsString() == nullptr || *type->AsString() != "custom")) {
     return Fail(error, ErrorCode::kUnsupported, at + ".type",
                 "\"custom\" or absent; tools that Anthropic's servers run or define are not here");
@@ -65,14 +53,14 @@ bool ReadTool(const JsonValue& tool, const std::string& at, JsonValue* function,
                 "an object: the JSON schema of the tool's input");
   }
   JsonValue::Object members = {{"name", *name}};
-  if (const JsonValue* description = Given(tool, "description")) {
+  if (const JsonValue* description = GivenMember(tool, "description")) {
     if (description->AsString() == nullptr) {
       return Fail(error, ErrorCode::kInvalidType, at + ".description", "a string");
     }
     members.emplace_back("description", *description);
   }
   members.emplace_back("parameters", *schema);
-  if (const JsonValue* strict = Given(tool, "strict")) {
+  if (const JsonValue* strict = GivenMember(tool, "strict")) {
     if (strict->AsBool() == nullptr) {
       return Fail(error, ErrorCode::kInvalidType, at + ".strict", "true or false");
     }
@@ -117,7 +105,7 @@ bool ReadToolChoice(const JsonValue& value, const JsonValue* tools, ApiParams* p
   if (type == nullptr) {
     return Fail(error, ErrorCode::kInvalidType, "tool_choice", kExpectedMessagesToolChoice);
   }
-  if (const JsonValue* single = Given(value, "disable_parallel_tool_use")) {
+  if (const JsonValue* single = GivenMember(value, "disable_parallel_tool_use")) {
     if (single->AsBool() == nullptr) {
       return Fail(error, ErrorCode::kInvalidType, "tool_choice.disable_parallel_tool_use",
                   "true or false");
@@ -164,7 +152,7 @@ bool ReadThinking(const JsonValue& value, ApiParams* params, MessagesForm* form,
                   std::vector<std::string>* ignored, RequestError* error) {
   const std::string* type = TypeOf(value);
   if (type == nullptr) return Fail(error, ErrorCode::kInvalidType, "thinking", kExpectedThinking);
-  if (const JsonValue* display = Given(value, "display")) {
+  if (const JsonValue* display = GivenMember(value, "display")) {
     const std::string* text = display->AsString();
     if (text == nullptr || (*text != "summarized" && *text != "omitted")) {
       return Fail(error, ErrorCode::kInvalidValue, "thinking.display",
@@ -213,14 +201,14 @@ bool ReadContextManagement(const JsonValue& value, std::vector<std::string>* ign
   if (value.AsObject() == nullptr) {
     return Fail(error, ErrorCode::kInvalidType, kField, kExpectedContextManagement);
   }
-  const JsonValue* edits = Given(value, "edits");
+  const JsonValue* edits = GivenMember(value, "edits");
   if (edits != nullptr && edits->AsArray() == nullptr) {
     return Fail(error, ErrorCode::kInvalidType, "context_management.edits", "an array of objects");
   }
   for (size_t i = 0; edits != nullptr && i < edits->AsArray()->size(); ++i) {
     const JsonValue& edit = (*edits->AsArray())[i];
     const std::string* type = TypeOf(edit);
-    const JsonValue* keep = Given(edit, "keep");
+    const JsonValue* keep = GivenMember(edit, "keep");
     const bool keeps_all =
         type != nullptr && type->starts_with("clear_thinking") && IsJsonText(keep, "all");
     if (keeps_all) continue;
@@ -237,9 +225,9 @@ bool ReadOutputConfig(const JsonValue& value, ApiParams* params, std::vector<std
   if (value.AsObject() == nullptr) {
     return Fail(error, ErrorCode::kInvalidType, "output_config", kExpectedOutputConfig);
   }
-  const JsonValue* format = Given(value, "format");
+  const JsonValue* format = GivenMember(value, "format");
   if (format != nullptr && !ReadFormat(*format, kFormatField, params, ignored, error)) return false;
-  const JsonValue* effort = Given(value, "effort");
+  const JsonValue* effort = GivenMember(value, "effort");
   if (effort == nullptr) return true;
   if (effort->AsString() == nullptr) {
     return Fail(error, ErrorCode::kInvalidType, "output_config.effort", kExpectedReasoningEffort);
@@ -253,7 +241,7 @@ bool ReadMetadata(const JsonValue& value, ApiParams* params, std::vector<std::st
     return Fail(error, ErrorCode::kInvalidType, "metadata", kExpectedMetadata);
   }
   NameUnknownMembers(value, "metadata", {"user_id"}, ignored);
-  const JsonValue* user = Given(value, "user_id");
+  const JsonValue* user = GivenMember(value, "user_id");
   if (user == nullptr) return true;
   const std::string* text = user->AsString();
   if (text == nullptr || text->size() > kMaxUserBytes) {
@@ -271,13 +259,13 @@ bool ReadMessages(const JsonValue& body, ApiParams* params, MessagesForm* form,
   params->names.stop = "stop_sequences";
   if (!ReadJsonParams(body, Endpoint::kMessages, params, ignored, error)) return false;
   form->max_tokens = params->max_tokens.value_or(0);
-  const JsonValue* tools = Given(body, "tools");
-  const JsonValue* choice = Given(body, "tool_choice");
-  const JsonValue* thinking = Given(body, "thinking");
-  const JsonValue* output = Given(body, "output_config");
-  const JsonValue* older_format = Given(body, kOlderFormatField);
-  const JsonValue* context = Given(body, "context_management");
-  const JsonValue* metadata = Given(body, "metadata");
+  const JsonValue* tools = GivenMember(body, "tools");
+  const JsonValue* choice = GivenMember(body, "tool_choice");
+  const JsonValue* thinking = GivenMember(body, "thinking");
+  const JsonValue* output = GivenMember(body, "output_config");
+  const JsonValue* older_format = GivenMember(body, kOlderFormatField);
+  const JsonValue* context = GivenMember(body, "context_management");
+  const JsonValue* metadata = GivenMember(body, "metadata");
   return (tools == nullptr || ReadTools(*tools, params, ignored, error)) &&
          (choice == nullptr || ReadToolChoice(*choice, tools, params, ignored, error)) &&
          (thinking == nullptr || ReadThinking(*thinking, params, form, ignored, error)) &&

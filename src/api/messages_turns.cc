@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 
+#include "src/api/json_fields.h"
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
 #include "src/base/limits.h"
@@ -14,7 +15,6 @@
 namespace baton::api {
 
 using router::ErrorCode;
-using router::FieldError;
 using router::RequestError;
 using text::ChatMessage;
 using text::ContentForm;
@@ -30,11 +30,6 @@ constexpr auto kForeignBlocks = std::to_array<std::string_view>(
      "bash_code_execution_tool_result", "text_editor_code_execution_tool_result",
      "tool_search_tool_result", "mcp_tool_use", "mcp_tool_result", "container_upload", "compaction",
      "browser_state", "audio", "video"});
-
-bool Fail(RequestError* error, ErrorCode code, std::string_view field, std::string_view expected) {
-  *error = FieldError(code, field, expected);
-  return false;
-}
 
 // The text of the member `name`; null when it is none.
 const std::string* TextOf(const JsonValue& value, std::string_view name) {

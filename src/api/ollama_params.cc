@@ -179,7 +179,7 @@ class Reader {
 
  private:
   bool Fail(ErrorCode code, std::string_view field, std::string_view expected) const {
-    return FailField(error_, code, field, expected);
+    return api::Fail(error_, code, field, expected);
   }
   bool IsOwn(std::string_view name) const {
     return Has(kPassed, name) || HasField(kRead, name) || HasField(OllamaFieldsOf(form_), name);
@@ -511,13 +511,13 @@ bool CheckOllamaKeepAlive(const JsonValue& root, RequestError* error) {
   if (keep == nullptr) return true;
   if (keep->IsNumber()) {
     return !HasHugeNumber(*keep) ||
-           FailField(error, ErrorCode::kInvalidValue, "keep_alive", kExpectedNumbers);
+           Fail(error, ErrorCode::kInvalidValue, "keep_alive", kExpectedNumbers);
   }
   if (keep->AsString() == nullptr) {
-    return FailField(error, ErrorCode::kInvalidType, "keep_alive", kExpectedKeepAlive);
+    return Fail(error, ErrorCode::kInvalidType, "keep_alive", kExpectedKeepAlive);
   }
   return IsDuration(*keep->AsString()) ||
-         FailField(error, ErrorCode::kInvalidValue, "keep_alive", kExpectedKeepAlive);
+         Fail(error, ErrorCode::kInvalidValue, "keep_alive", kExpectedKeepAlive);
 }
 
 bool IsOllamaUnload(const JsonValue& root) {
@@ -543,8 +543,8 @@ bool CheckOllamaThink(const JsonValue& root, const ModelInfo& model, RequestErro
   if (is_off || own == nullptr) return true;
   const bool thinks = own->Reads("enable_thinking") || own->Reads("reasoning_effort") ||
                       TemplateThinks(own->source());
-  return thinks || FailField(error, ErrorCode::kUnsupported, "think",
-                             "false or absent: this model's chat template knows no thoughts");
+  return thinks || Fail(error, ErrorCode::kUnsupported, "think",
+                        "false or absent: this model's chat template knows no thoughts");
 }
 
 std::string OllamaField(OllamaForm form, std::string field) {

@@ -40,10 +40,10 @@ const std::string* RequiredText(const JsonValue& item, const std::string& at, st
   const JsonValue* value = item.Find(name);
   const std::string field = fmt::format("{}.{}", at, name);
   if (value == nullptr || value->is_null()) {
-    FailField(error, ErrorCode::kMissingField, field, "a string");
+    Fail(error, ErrorCode::kMissingField, field, "a string");
     return nullptr;
   }
-  if (value->AsString() == nullptr) FailField(error, ErrorCode::kInvalidType, field, "a string");
+  if (value->AsString() == nullptr) Fail(error, ErrorCode::kInvalidType, field, "a string");
   return value->AsString();
 }
 
@@ -59,7 +59,7 @@ const std::string* TextOfPart(const JsonValue& part, const std::string& at,
   RequestError* const error = notes.error;
   const JsonValue* type = part.Find("type");
   if (type == nullptr || type->AsString() == nullptr) {
-    FailField(error, ErrorCode::kInvalidType, at, kExpectedPart);
+    Fail(error, ErrorCode::kInvalidType, at, kExpectedPart);
     return nullptr;
   }
   const std::string& name = *type->AsString();
@@ -67,7 +67,7 @@ const std::string* TextOfPart(const JsonValue& part, const std::string& at,
   const bool is_text = name == "input_text" || name == "output_text" || name == "text" ||
                        name == "reasoning_text" || name == "summary_text";
   if (!is_refusal && !is_text) {
-    FailField(error, ErrorCode::kUnsupported, at, kExpectedPart);
+    Fail(error, ErrorCode::kUnsupported, at, kExpectedPart);
     return nullptr;
   }
   const std::string_view member = is_refusal ? "refusal" : "text";
@@ -80,12 +80,12 @@ bool ReadContent(const JsonValue* value, const std::string& at, JsonValue* conte
                  const PartNotes& notes) {
   RequestError* const error = notes.error;
   if (value == nullptr || value->is_null()) {
-    return FailField(error, ErrorCode::kMissingField, at, kExpectedContent);
+    return Fail(error, ErrorCode::kMissingField, at, kExpectedContent);
   }
   *content = *value;
   if (value->AsString() != nullptr) return true;
   const JsonValue::Array* parts = value->AsArray();
-  if (parts == nullptr) return FailField(error, ErrorCode::kInvalidType, at, kExpectedContent);
+  if (parts == nullptr) return Fail(error, ErrorCode::kInvalidType, at, kExpectedContent);
   JsonValue::Array texts;
   for (size_t i = 0; i < parts->size(); ++i) {
     const std::string* text = TextOfPart((*parts)[i], fmt::format("{}[{}]", at, i), notes);
@@ -109,8 +109,7 @@ bool ReadThoughts(const JsonValue* value, const std::string& at, std::string* th
   if (value == nullptr || value->is_null()) return true;
   const JsonValue::Array* parts = value->AsArray();
   if (parts == nullptr) {
-    return FailField(notes.error, ErrorCode::kInvalidType, at,
-                     "an array of parts with type and text");
+    return Fail(notes.error, ErrorCode::kInvalidType, at, "an array of parts with type and text");
   }
   for (size_t i = 0; i < parts->size(); ++i) {
     const std::string* text = TextOfPart((*parts)[i], fmt::format("{}[{}]", at, i), notes);
@@ -312,7 +311,7 @@ void PushText(std::string_view role, const std::string& text, std::string_view f
 bool ReadInstructions(const JsonValue* value, ResponsesInput* input, RequestError* error) {
   if (value == nullptr || value->is_null()) return true;
   if (value->AsString() == nullptr) {
-    return FailField(error, ErrorCode::kInvalidType, "instructions", "a string or absent");
+    return Fail(error, ErrorCode::kInvalidType, "instructions", "a string or absent");
   }
   PushText("system", *value->AsString(), "instructions", input);
   return true;
@@ -357,19 +356,19 @@ bool ReadResponsesInput(const JsonValue& root, const StoredItems* items, Respons
   if (!ReadInstructions(root.Find("instructions"), input, error)) return false;
   const JsonValue* value = root.Find("input");
   if (value == nullptr || value->is_null()) {
-    return FailField(error, ErrorCode::kMissingField, "input", kExpectedInput);
+    return Fail(error, ErrorCode::kMissingField, "input", kExpectedInput);
   }
   if (const std::string* text = value->AsString()) {
     PushText("user", *text, "input", input);
     return true;
   }
   const JsonValue::Array* list = value->AsArray();
-  if (list == nullptr) return FailField(error, ErrorCode::kInvalidType, "input", kExpectedInput);
+  if (list == nullptr) return Fail(error, ErrorCode::kInvalidType, "input", kExpectedInput);
   // An item is a part of one message at least, so more items than this may still fit; far more not.
   constexpr size_t kMaxItems = 4 * limits::kMaxMessages;
   if (list->empty() || list->size() > kMaxItems) {
-    return FailField(error, ErrorCode::kInvalidValue, "input",
-                     fmt::format("an array of 1 to {} items", kMaxItems));
+    return Fail(error, ErrorCode::kInvalidValue, "input",
+                fmt::format("an array of 1 to {} items", kMaxItems));
   }
   ItemReader reader(items, input, error);
   for (size_t i = 0; i < list->size(); ++i) {

@@ -4,6 +4,8 @@
 #include <array>
 #include <initializer_list>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <vector>
 
 #include "fmt/format.h"
@@ -133,7 +135,7 @@ class Reader {
 
  private:
   bool Fail(ErrorCode code, std::string_view field, std::string_view expected) const {
-    return FailField(error_, code, field, expected);
+    return api::Fail(error_, code, field, expected);
   }
 
   void Copy(std::string_view from, std::string_view to) {
@@ -388,14 +390,16 @@ class Reader {
                   kNumberedText<"an array of at most {} functions", limits::kMaxTools>);
     }
     NameUnread(choice, "tool_choice", {"type", "mode", "tools"});
+    std::set<std::string_view> offered;
+    for (const JsonValue& tool : tools) {
+      offered.insert(*tool.Find("function")->Find("name")->AsString());
+    }
     JsonValue::Array functions;
     for (size_t i = 0; i < allowed->size(); ++i) {
       NameUnread((*allowed)[i], fmt::format("tool_choice.tools[{}]", i), {"type", "name"});
       const JsonValue* name = (*allowed)[i].Find("name");
-      const bool is_offered = std::any_of(tools.begin(), tools.end(), [name](const auto& tool) {
-        return IsJsonText(name, *tool.Find("function")->Find("name")->AsString());
-      });
-      if (!is_offered) {
+      const std::string* text = name == nullptr ? nullptr : name->AsString();
+      if (text == nullptr || !offered.contains(*text)) {
         return Fail(ErrorCode::kInvalidValue, fmt::format("tool_choice.tools[{}]", i),
                     "{\"type\":\"function\", \"name\":string} with the name of one of the tools");
       }

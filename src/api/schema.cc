@@ -12,6 +12,7 @@
 #include "src/api/messages_turns.h"
 #include "src/api/template_params.h"
 #include "src/api/tool_params.h"
+#include "src/base/ascii_text.h"
 #include "src/base/limits.h"
 #include "src/base/priority.h"
 
@@ -235,11 +236,6 @@ struct ExpectedVisitor {
 bool IsPrintable(std::string_view text) {
   return std::all_of(text.begin(), text.end(),
                      [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; });
-}
-
-// Whether a header can carry the text as it is.
-bool IsVisibleAscii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7f; });
 }
 
 }  // namespace

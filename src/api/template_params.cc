@@ -18,7 +18,6 @@ using limits::kMaxDocuments;
 using limits::kMaxTemplateKwargs;
 using limits::kMaxTemplateKwargsBytes;
 using router::ErrorCode;
-using router::FieldError;
 using router::RequestError;
 using text::ChatMessage;
 using text::IsReservedVariable;
@@ -28,11 +27,6 @@ namespace {
 constexpr size_t kMaxArgumentsBytes = size_t{1} << 20;
 // Variables that have a field of their own.
 constexpr std::array<std::string_view, 2> kOwnFields = {"tools", "documents"};
-
-bool Fail(RequestError* error, ErrorCode code, std::string_view field, std::string_view expected) {
-  *error = FieldError(code, field, expected);
-  return false;
-}
 
 // A Jinja name: a letter or '_', then letters, digits and '_'.
 bool IsVariableName(std::string_view name) {

@@ -11,8 +11,10 @@
 #ifndef BATON_API_TOOL_CALLS_H_
 #define BATON_API_TOOL_CALLS_H_
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -62,17 +64,16 @@ struct ToolFunction {
 struct ToolParams {
   std::vector<ToolFunction> functions;  // names are unequal
   ToolChoice choice = ToolChoice::kAuto;
-  // The functions that alone may be called; empty = all. kNamed: the one that must be.
-  std::vector<std::string> allowed;
+  // The functions that alone may be called, each with its place in the request; empty = all.
+  // kNamed: the one that must be.
+  std::map<std::string, size_t, std::less<>> allowed;
   bool parallel = true;                  // one choice may have several calls
   std::optional<text::ToolStyle> style;  // the request's own `tool_parser`; absent = the router's
 
   // The model may answer with a call.
   bool may_call() const { return !functions.empty() && choice != ToolChoice::kNone; }
   bool must_call() const { return choice == ToolChoice::kRequired || choice == ToolChoice::kNamed; }
-  bool is_allowed(std::string_view name) const {
-    return allowed.empty() || std::find(allowed.begin(), allowed.end(), name) != allowed.end();
-  }
+  bool is_allowed(std::string_view name) const { return allowed.empty() || allowed.contains(name); }
 };
 
 // How the calls of an answer are read.

@@ -1,7 +1,10 @@
 #include "src/api/tool_params.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "fmt/format.h"
@@ -15,16 +18,10 @@ namespace baton::api {
 using limits::kMaxToolNameBytes;
 using limits::kMaxTools;
 using router::ErrorCode;
-using router::FieldError;
 using router::RequestError;
 using text::FindToolStyle;
 
 namespace {
-
-bool Fail(RequestError* error, ErrorCode code, std::string_view field, std::string_view expected) {
-  *error = FieldError(code, field, expected);
-  return false;
-}
 
 // {"type":"function","function":{"name":TEXT, ..}} with more members or without.
 bool IsFunction(const JsonValue& value) {
@@ -123,15 +120,14 @@ bool StoreTools(const JsonValue& value, ApiParams* params, RequestError* error) 
     return Fail(error, ErrorCode::kInvalidValue, "tools", kExpectedTools);
   }
   std::vector<ToolFunction> functions(tools->size());
-  std::vector<std::string_view> names;
+  std::set<std::string_view> names;
   for (size_t i = 0; i < tools->size(); ++i) {
     const std::string at = fmt::format("tools[{}]", i);
     if (!ReadFunction((*tools)[i], at, &functions[i], error)) return false;
-    if (std::find(names.begin(), names.end(), functions[i].name) != names.end()) {
+    if (!names.insert(functions[i].name).second) {
       return Fail(error, ErrorCode::kInvalidValue, at + ".function.name",
                   "another name than those of the tools before it");
     }
-    names.push_back(functions[i].name);
   }
   params->tools.functions = std::move(functions);
   return tools->empty() || StoreTemplateVariable("tools", "tools", value, params, error);
@@ -168,7 +164,7 @@ bool StoreAllowedTools(const JsonValue& value, ToolParams* tools, RequestError* 
       return Fail(error, ErrorCode::kInvalidType, fmt::format("{}.tools[{}]", at, i),
                   kExpectedAllowed);
     }
-    tools->allowed.push_back(*function.Find("function")->Find("name")->AsString());
+    tools->allowed.try_emplace(*function.Find("function")->Find("name")->AsString(), i);
   }
   if (tools->allowed.empty() && must_call) {
     return Fail(error, ErrorCode::kConflict, "tool_choice", "\"required\" needs an allowed tool");
@@ -191,7 +187,7 @@ bool StoreToolChoice(const JsonValue& value, ApiParams* params, RequestError* er
       return Fail(error, ErrorCode::kInvalidType, "tool_choice", kExpectedToolChoice);
     }
     tools.choice = ToolChoice::kNamed;
-    tools.allowed = {*value.Find("function")->Find("name")->AsString()};
+    tools.allowed = {{*value.Find("function")->Find("name")->AsString(), 0}};
     return true;
   }
   const std::string* choice = value.AsString();
@@ -227,19 +223,19 @@ bool CheckTools(const ApiParams& params, RequestError* error) {
   if (tools.functions.empty()) {
     return Fail(error, ErrorCode::kConflict, "tool_choice", "it needs tools");
   }
-  for (size_t i = 0; i < tools.allowed.size(); ++i) {
-    const bool is_offered =
-        std::any_of(tools.functions.begin(), tools.functions.end(),
-                    [&](const ToolFunction& tool) { return tool.name == tools.allowed[i]; });
-    if (is_offered) continue;
-    if (tools.choice == ToolChoice::kNamed) {
-      return Fail(error, ErrorCode::kInvalidValue, "tool_choice",
-                  "\"none\", \"auto\", \"required\" or the name of one of tools");
-    }
-    return Fail(error, ErrorCode::kInvalidValue, fmt::format("{}.tools[{}]", kAllowedField, i),
-                kExpectedAllowed);
+  std::set<std::string_view> offered;
+  for (const ToolFunction& tool : tools.functions) offered.insert(tool.name);
+  size_t first_missing = SIZE_MAX;
+  for (const auto& [name, place] : tools.allowed) {
+    if (!offered.contains(name)) first_missing = std::min(first_missing, place);
   }
-  return true;
+  if (first_missing == SIZE_MAX) return true;
+  if (tools.choice == ToolChoice::kNamed) {
+    return Fail(error, ErrorCode::kInvalidValue, "tool_choice",
+                "\"none\", \"auto\", \"required\" or the name of one of tools");
+  }
+  return Fail(error, ErrorCode::kInvalidValue,
+              fmt::format("{}.tools[{}]", kAllowedField, first_missing), kExpectedAllowed);
 }
 
 }  // namespace baton::api

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "src/api/json_fields.h"
+
 namespace baton::api {
 
 using text::ToolShape;
@@ -57,10 +59,6 @@ bool HasAny(const JsonValue& schema, std::initializer_list<std::string_view> key
                      [&](std::string_view key) { return schema.Find(key) != nullptr; });
 }
 
-bool IsText(const JsonValue* value, std::string_view text) {
-  return value != nullptr && value->AsString() != nullptr && *value->AsString() == text;
-}
-
 // Whether all values of `key`, if it stands in the schema, are texts.
 bool HasTextsAlone(const JsonValue& schema, std::string_view key) {
   const JsonValue* values = schema.Find(key);
@@ -71,7 +69,7 @@ bool HasTextsAlone(const JsonValue& schema, std::string_view key) {
 }
 
 bool IsPlainText(const JsonValue& schema) {
-  return IsText(schema.Find("type"), "string") &&
+  return IsJsonText(schema.Find("type"), "string") &&
          !HasAny(schema, {"pattern", "format", "$ref", "anyOf", "oneOf", "allOf"}) &&
          HasTextsAlone(schema, "enum") && HasTextsAlone(schema, "const");
 }
@@ -84,7 +82,7 @@ bool IsWrittenAsIs(const JsonValue& schema) {
   if (type != nullptr && type->AsArray() != nullptr) {
     const JsonValue::Array& types = *type->AsArray();
     const auto are = [&](std::string_view one, std::string_view other) {
-      return IsText(&types[0], one) && IsText(&types[1], other);
+      return IsJsonText(&types[0], one) && IsJsonText(&types[1], other);
     };
     return types.size() == 2 && (are("string", "null") || are("null", "string")) &&
            !HasAny(schema,
@@ -95,8 +93,8 @@ bool IsWrittenAsIs(const JsonValue& schema) {
   if (list == nullptr || list->AsArray() == nullptr || list->AsArray()->size() != 2) return false;
   const JsonValue& one = list->AsArray()->front();
   const JsonValue& other = list->AsArray()->back();
-  const bool is_nullable = (IsPlainText(one) && IsText(other.Find("type"), "null")) ||
-                           (IsPlainText(other) && IsText(one.Find("type"), "null"));
+  const bool is_nullable = (IsPlainText(one) && IsJsonText(other.Find("type"), "null")) ||
+                           (IsPlainText(other) && IsJsonText(one.Find("type"), "null"));
   return is_nullable &&
          !HasAny(schema, {is_any ? "oneOf" : "anyOf", "allOf", "type", "enum", "const", "pattern",
                           "format", "minLength", "maxLength", "$ref"});

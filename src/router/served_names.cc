@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/base/ascii_text.h"
 #include "src/base/limits.h"
 #include "src/base/quoted_text.h"
 
@@ -12,8 +13,7 @@ using limits::kMaxModelIdBytes;
 namespace {
 
 bool IsName(std::string_view name) {
-  return !name.empty() && name.size() <= kMaxModelIdBytes &&
-         std::all_of(name.begin(), name.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+  return !name.empty() && name.size() <= kMaxModelIdBytes && IsVisibleAscii(name);
 }
 
 }  // namespace

@@ -13,13 +13,23 @@
 #include "src/api/json_value.h"
 #include "src/api/tool_metrics.h"
 #include "src/obs/metrics.h"
+#include "src/text/chat_template.h"
 #include "tests/api/fake_responder.h"
 #include "tests/api/fake_submitter.h"
+#include "tests/router/test_model.h"
 
 namespace baton::api {
 
 inline constexpr const char* kChatPath = "/v1/chat/completions";
 inline constexpr const char* kCompletionPath = "/v1/completions";
+
+// The toy model with another chat template.
+inline std::shared_ptr<const router::ModelInfo> ModelWith(const std::string& chat_template) {
+  auto info = std::make_shared<router::ModelInfo>(*router::TestModel());
+  info->chat_template = std::make_shared<const text::ChatTemplate>(
+      text::ChatTemplate::Create(chat_template, "", "<eos>").value());
+  return info;
+}
 
 class HttpApiTest : public testing::Test {
  protected:

@@ -13,7 +13,6 @@ namespace baton::api {
 
 using namespace router;  // NOLINT(google-build-using-namespace)
 using scheduler::FinishReason;
-using text::ChatTemplate;
 
 namespace {
 
@@ -26,13 +25,6 @@ constexpr const char* kPrintsAll =
     "{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}"
     "{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments.city }}]"
     "{% endfor %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
-
-std::shared_ptr<const ModelInfo> ModelWith(const std::string& chat_template) {
-  auto info = std::make_shared<ModelInfo>(*TestModel());
-  info->chat_template = std::make_shared<const ChatTemplate>(
-      ChatTemplate::Create(chat_template, "", "<eos>").value());
-  return info;
-}
 
 class MessagesTest : public HttpApiTest {
  protected:

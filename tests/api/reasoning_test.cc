@@ -11,17 +11,8 @@ namespace baton::api {
 
 using namespace router;  // NOLINT(google-build-using-namespace)
 using scheduler::FinishReason;
-using text::ChatTemplate;
 
 namespace {
-
-// The toy model with another chat template.
-std::shared_ptr<const ModelInfo> ModelWith(const std::string& chat_template) {
-  auto info = std::make_shared<ModelInfo>(*TestModel());
-  info->chat_template = std::make_shared<const ChatTemplate>(
-      ChatTemplate::Create(chat_template, "", "<eos>").value());
-  return info;
-}
 
 // Thinks of its own accord; earlier thoughts are taken out of the conversation, as Qwen3 does.
 const std::string kThinks =

@@ -15,23 +15,13 @@ namespace baton::api {
 using router::GenerateRequest;
 using router::ModelInfo;
 using router::RequestError;
-using router::TestModel;
 using scheduler::FinishReason;
-using text::ChatTemplate;
 using wire::GrammarKind;
 
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
-
-// The toy model with another chat template.
-std::shared_ptr<const ModelInfo> ModelWith(const std::string& chat_template) {
-  auto info = std::make_shared<ModelInfo>(*TestModel());
-  info->chat_template = std::make_shared<const ChatTemplate>(
-      ChatTemplate::Create(chat_template, "", "<eos>").value());
-  return info;
-}
 
 const std::string kTurns =
     "{% for m in messages %}<user>{{ m.role[0] }}:{{ m.content }}{% for c in m.tool_calls or [] %}"
@@ -713,6 +703,9 @@ TEST_F(ToolsTest, BadToolsAreNamed) {
            Case{kTools + Allowed("auto", kClock + R"(,{"type":"function","function":)"
                                                   R"({"name":"none"}})"),
                 "tool_choice.allowed_tools.tools[1]", "invalid_value"},
+           Case{kTools + Allowed("auto", R"({"type":"function","function":{"name":"z"}},)"
+                                         R"({"type":"function","function":{"name":"a"}})"),
+                "tool_choice.allowed_tools.tools[0]", "invalid_value"},
            Case{kTools + R"(,"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[]})",
                 "tool_choice.allowed_tools", "missing_required_parameter"},
        }) {
