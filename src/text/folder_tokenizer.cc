@@ -148,7 +148,7 @@ class FolderReader {
     for (const auto& [id, token] : added) {
       if (id >= vocab_size_ && token.is_control) {
         // gemma 3: a token for images, which the text model has no row for.
-        BATON_LOG_WARN("the special token {} {} is behind the model's {} tokens: left out", id,
+        BATON_LOG_WARN("the special token {} {} is past the model's {} tokens: left out", id,
                        QuotedForMessage(token.text), vocab_size_);
         continue;
       }

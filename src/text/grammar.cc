@@ -96,17 +96,6 @@ StatusOr<GrammarState> GrammarState::Create(const Grammar& grammar) {
   return state;
 }
 
-StatusOr<GrammarState> GrammarState::Clone() const {
-  baton_grammar_state* handle = nullptr;
-  hf::OwnedBytes error;
-  const int32_t code = baton_grammar_state_clone(handle_.get(), &handle, error.out());
-  BATON_RETURN_IF_ERROR(hf::StatusOf(code, error));
-  GrammarState copy;
-  copy.grammar_ = grammar_;
-  copy.handle_.reset(handle);
-  return copy;
-}
-
 StatusOr<size_t> GrammarState::Accept(std::span<const TokenId> tokens) {
   size_t taken = 0;
   hf::OwnedBytes error;

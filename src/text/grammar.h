@@ -95,9 +95,6 @@ class GrammarState {
  public:
   static StatusOr<GrammarState> Create(const Grammar& grammar);
 
-  // A copy that goes its own way.
-  StatusOr<GrammarState> Clone() const;
-
   // Takes tokens from the front of `tokens` while the grammar allows them, and returns how many.
   StatusOr<size_t> Accept(std::span<const TokenId> tokens);
 

@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 
+#include "src/base/hex.h"
 #include "src/base/quoted_text.h"
 #include "src/text/merge_list.h"
 #include "src/text/utf8.h"
@@ -203,7 +204,7 @@ class SpmEncoder : public PieceEncoder {
     }
   }
 
-  // The end of the first part of `text`: behind it are two characters that stand side by side in
+  // The end of the first part of `text`: after it are two characters that stand side by side in
   // no token, so nothing is ever joined across, and the part can be encoded alone.
   size_t PartSize(std::string_view text) const {
     std::string_view left = FirstCharacter(text);
@@ -323,13 +324,6 @@ class SpmEncoder : public PieceEncoder {
   std::vector<TokenId> byte_ids_ = std::vector<TokenId>(256, kNoToken);
 };
 
-int HexDigit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  return -1;
-}
-
 }  // namespace
 
 std::string WithPlainSpaces(std::string_view text, std::string_view space) {
@@ -348,9 +342,8 @@ std::string WithPlainSpaces(std::string_view text, std::string_view space) {
 int ByteOfToken(std::string_view token) {
   const bool framed = token.size() == 6 && token.substr(0, 3) == "<0x" && token[5] == '>';
   if (!framed) return -1;
-  const int high = HexDigit(token[3]);
-  const int low = HexDigit(token[4]);
-  return high < 0 || low < 0 ? -1 : high * 16 + low;
+  const std::optional<std::vector<uint8_t>> bytes = BytesFromHex(token.substr(3, 2));
+  return bytes ? bytes->front() : -1;
 }
 
 StatusOr<std::unique_ptr<PieceEncoder>> CreateSpmEncoder(const TokenizerSpec& spec,

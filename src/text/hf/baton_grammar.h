@@ -77,9 +77,6 @@ void baton_grammar_free(baton_grammar* grammar);
 
 int32_t baton_grammar_state_create(const baton_grammar* grammar, baton_grammar_state** out,
                                    baton_text_buffer* error);
-// A copy that goes its own way.
-int32_t baton_grammar_state_clone(const baton_grammar_state* state, baton_grammar_state** out,
-                                  baton_text_buffer* error);
 // Takes tokens from the front of `ids` while the grammar allows them; `out` is how many. A token
 // that ends a generation is allowed where the text is whole, and stops the state.
 int32_t baton_grammar_state_accept(baton_grammar_state* state, const uint32_t* ids, size_t num_ids,

@@ -209,21 +209,6 @@ pub unsafe extern "C" fn baton_grammar_state_create(
 /// # Safety
 /// See baton_grammar.h.
 #[no_mangle]
-pub unsafe extern "C" fn baton_grammar_state_clone(
-    state: *const State,
-    out: *mut *mut State,
-    error: *mut Owned<u8>,
-) -> i32 {
-    let work = || {
-        reference("out", out)?;
-        Ok(Box::new(reference("state", state)?.clone()))
-    };
-    answer(error, work, |made| out.write(Box::into_raw(made)))
-}
-
-/// # Safety
-/// See baton_grammar.h.
-#[no_mangle]
 pub unsafe extern "C" fn baton_grammar_state_accept(
     state: *mut State,
     ids: *const u32,

@@ -175,6 +175,7 @@ impl State {
     }
 }
 
+#[cfg(test)]
 impl Clone for State {
     fn clone(&self) -> State {
         State {
