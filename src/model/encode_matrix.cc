@@ -51,18 +51,20 @@ uint32_t EncodeEach(const EncodedRows& rows, ThreadPool& pool, const WeightsOf& 
   return bad_row;
 }
 
-void EncodeFp8To(const Fp8Rows& rows, GgmlType type, ThreadPool& pool, std::byte* out) {
+// Fp8Rows or Nvfp4Rows, whose scales are all finite.
+template <typename Rows>
+void EncodeTo(const Rows& rows, GgmlType type, ThreadPool& pool, std::byte* out) {
   EncodeEach({type, rows.n, rows.k, out}, pool, [&rows](uint32_t row, float* weights) {
     rows.Weights(row, weights);
     return true;
   });
 }
 
-void EncodeNvfp4To(const Nvfp4Rows& rows, GgmlType type, ThreadPool& pool, std::byte* out) {
-  EncodeEach({type, rows.n, rows.k, out}, pool, [&rows](uint32_t row, float* weights) {
-    rows.Weights(row, weights);
-    return true;
-  });
+template <typename Rows>
+std::vector<std::byte> Encoded(const Rows& rows, GgmlType type, ThreadPool& pool) {
+  std::vector<std::byte> out(rows.n * RowBytes(rows.k, type));
+  EncodeTo(rows, type, pool, out.data());
+  return out;
 }
 
 }  // namespace
@@ -72,15 +74,11 @@ uint64_t EncodedRowBytes(const GgufTensor& tensor, GgmlType type) {
 }
 
 std::vector<std::byte> EncodeFp8(const Fp8Rows& rows, GgmlType type, ThreadPool& pool) {
-  std::vector<std::byte> out(rows.n * RowBytes(rows.k, type));
-  EncodeFp8To(rows, type, pool, out.data());
-  return out;
+  return Encoded(rows, type, pool);
 }
 
 std::vector<std::byte> EncodeNvfp4(const Nvfp4Rows& rows, GgmlType type, ThreadPool& pool) {
-  std::vector<std::byte> out(rows.n * RowBytes(rows.k, type));
-  EncodeNvfp4To(rows, type, pool, out.data());
-  return out;
+  return Encoded(rows, type, pool);
 }
 
 absl::Status EncodeRows(const GgufTensor& tensor, GgmlType type, ThreadPool& pool,
@@ -90,11 +88,11 @@ absl::Status EncodeRows(const GgufTensor& tensor, GgmlType type, ThreadPool& poo
   BATON_CHECK(out.size() == n * RowBytes(k, type), "{} rows of {} elements in {} bytes", n, k,
               out.size());
   if (tensor.fp8() != nullptr) {
-    EncodeFp8To(Fp8RowsOf(tensor), type, pool, out.data());
+    EncodeTo(Fp8RowsOf(tensor), type, pool, out.data());
     return OkStatus();
   }
   if (IsNvfp4(tensor)) {
-    EncodeNvfp4To(Nvfp4RowsOf(tensor), type, pool, out.data());
+    EncodeTo(Nvfp4RowsOf(tensor), type, pool, out.data());
     return OkStatus();
   }
   const WeightType from = WeightTypeOf(tensor);

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 
+#include "src/base/byte_text.h"
 #include "src/base/checked_math.h"
 #include "src/base/quoted_text.h"
 
@@ -17,10 +18,6 @@ constexpr uint64_t kMinEntryBytes = 8 + 1 + 4 + 1;
 // Smallest tensor row: name length, 1-byte name, n_dims, one dim, type, offset.
 constexpr uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
 constexpr uint64_t kMaxSigned = std::numeric_limits<int64_t>::max();
-
-std::string_view AsChars(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 // Fills `order` with 0..count-1 in ascending order of name; a name that occurs twice, if any.
 template <typename NameOf>

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "src/base/byte_text.h"
+
 namespace baton::model {
 namespace {
 
@@ -17,10 +19,6 @@ std::optional<uint64_t> LoadNonNegative(std::span<const std::byte> bytes) {
   const T value = LoadAs<T>(bytes);
   if (value < T{0}) return std::nullopt;
   return static_cast<uint64_t>(value);
-}
-
-std::string_view AsChars(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 }  // namespace

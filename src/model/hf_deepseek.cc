@@ -33,14 +33,9 @@ absl::Status CheckRepeated(const JsonObject& config, const char* key, uint32_t w
   return value == wanted ? OkStatus() : config.Bad(key, fmt::format("the {} of {}", wanted, of));
 }
 
-absl::Status CheckOnly(const JsonObject& config, const char* key, std::string_view only) {
-  BATON_ASSIGN_OR_RETURN(const std::string value, config.StringOr(key, only));
-  return value == only ? OkStatus() : config.Unsupported(key, only);
-}
-
 // Keys that may only have the value that is computed.
 absl::Status CheckFixed(const JsonObject& config, bool is_v3) {
-  BATON_RETURN_IF_ERROR(CheckOnly(config, "scoring_func", is_v3 ? "sigmoid" : "softmax"));
+  BATON_RETURN_IF_ERROR(config.CheckText("scoring_func", is_v3 ? "sigmoid" : "softmax"));
   BATON_ASSIGN_OR_RETURN(const uint32_t frequency, config.UintOr("moe_layer_freq", 1));
   if (frequency != 1) return config.Unsupported("moe_layer_freq", "1");
   BATON_ASSIGN_OR_RETURN(const bool interleaved, config.BoolOr("rope_interleave", true));

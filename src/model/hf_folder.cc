@@ -12,6 +12,7 @@
 
 #include "kernels/fp8_rows.h"
 #include "kernels/math.h"
+#include "src/base/byte_text.h"
 #include "src/base/log.h"
 #include "src/base/quoted_text.h"
 #include "src/device/aligned_buffer.h"
@@ -62,10 +63,6 @@ struct FolderStorage {
     return out;
   }
 };
-
-std::string_view TextOf(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 // Gives the tensors their GGUF names, order and types.
 class TensorConverter {
@@ -745,13 +742,13 @@ class TensorConverter {
 absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path) {
   absl::StatusOr<FileMapping> config_file = FileMapping::Open(path + "/" + kConfigName);
   if (!config_file.ok()) return CannotOpenFile(kConfigName, config_file.status());
-  BATON_ASSIGN_OR_RETURN(HfConfig config, ReadHfConfig(TextOf(config_file->bytes())));
+  BATON_ASSIGN_OR_RETURN(HfConfig config, ReadHfConfig(AsChars(config_file->bytes())));
   if (config.quantization.method == HfQuantMethod::kNone) {
     const auto quant_file = FileMapping::OpenIfThere(path + "/" + kQuantConfigName);
     if (!quant_file.ok()) return CannotOpenFile(kQuantConfigName, quant_file.status());
     if (quant_file->has_value()) {
       BATON_ASSIGN_OR_RETURN(config.quantization,
-                             ReadHfQuantConfigFile(TextOf((*quant_file)->bytes())));
+                             ReadHfQuantConfigFile(AsChars((*quant_file)->bytes())));
     }
   }
   const std::filesystem::path folder = std::filesystem::path(path).lexically_normal();

@@ -118,6 +118,11 @@ absl::Status JsonObject::Unsupported(std::string_view key, std::string_view supp
                                  value == nullptr ? "absent" : ValueText(*value), supported));
 }
 
+absl::Status JsonObject::CheckText(std::string_view key, std::string_view only) const {
+  BATON_ASSIGN_OR_RETURN(const std::string value, StringOr(key, only));
+  return value == only ? OkStatus() : Unsupported(key, only);
+}
+
 absl::Status JsonObject::CheckOneOf(std::string_view key, std::string_view values) const {
   const Json* value = Find(key);
   const Json list = Json::parse(values);

@@ -46,6 +46,8 @@ class JsonObject {
   absl::StatusOr<std::string> String(std::string_view key) const;
   absl::StatusOr<std::string> StringOr(std::string_view key, std::string_view fallback) const;
 
+  // kUnsupportedValue unless the key is absent, null or the text `only`.
+  absl::Status CheckText(std::string_view key, std::string_view only) const;
   // kUnsupportedValue unless the key is absent, null or one of `values`, a JSON list.
   absl::Status CheckOneOf(std::string_view key, std::string_view values) const;
 

@@ -5,11 +5,12 @@
 #include <span>
 #include <string_view>
 
+#include "src/model/hf_names.h"
+
 namespace baton::model {
 namespace {
 
 using Json = nlohmann::json;
-using Names = std::span<const std::string_view>;
 
 // Read by hf_config.cc, hf_rope.cc and hf_quantization.cc, which check the values. The order is
 // that of transformers' configuration classes.
@@ -438,10 +439,6 @@ constexpr NeutralKey kNeutral[] = {
     {"full_attn_mod", "[1]"},
     {"interpolate_factor", "[1]"},
 };
-
-bool IsIn(Names names, std::string_view key) {
-  return std::find(names.begin(), names.end(), key) != names.end();
-}
 
 bool IsHarmless(std::string_view key) {
   const auto begins = [key](std::string_view begin) { return key.starts_with(begin); };

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "src/base/byte_text.h"
 #include "src/model/file_mapping.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_json.h"
@@ -61,9 +62,8 @@ absl::StatusOr<std::optional<Pooling>> ReadHfPooling(const std::string& folder) 
   const auto file = FileMapping::OpenIfThere(path.string());
   if (!file.ok()) return CannotOpenFile(kName, file.status());
   if (!file->has_value()) return std::optional<Pooling>();
-  const std::string_view text(reinterpret_cast<const char*>((*file)->bytes().data()),
-                              (*file)->bytes().size());
-  BATON_ASSIGN_OR_RETURN(const nlohmann::json json, ParseHfConfigJson(text, kName));
+  BATON_ASSIGN_OR_RETURN(const nlohmann::json json,
+                         ParseHfConfigJson(AsChars((*file)->bytes()), kName));
   BATON_ASSIGN_OR_RETURN(Pooling pooling, PoolingOf(JsonObject(json, std::string(kName))));
   std::error_code ignored;
   if (std::filesystem::exists(std::filesystem::path(folder) / "2_Dense", ignored)) {

@@ -16,11 +16,6 @@ using Json = nlohmann::json;
 
 constexpr uint32_t kNvfp4Group = 16;
 
-absl::Status CheckIsText(const JsonObject& object, const char* key, std::string_view wanted) {
-  BATON_ASSIGN_OR_RETURN(const std::string text, object.StringOr(key, wanted));
-  return text == wanted ? OkStatus() : object.Unsupported(key, wanted);
-}
-
 absl::Status CheckIsAbsent(const JsonObject& object, const char* key) {
   const Json* value = object.Find(key);
   const bool is_empty = value == nullptr || *value == false || value->empty();
@@ -114,7 +109,7 @@ absl::Status ReadAwq(const JsonObject& config, HfQuantization& out) {
   BATON_RETURN_IF_ERROR(config.CheckOneOf(
       "backend", R"(["autoawq", "auto", "auto_trainable", "gemm", "gemm_triton", "machete",
           "marlin", "exllama_v1", "exllama_v2", "torch_awq", "torch_fused_awq"])"));
-  BATON_RETURN_IF_ERROR(CheckIsText(config, "pack_dtype", "int32"));
+  BATON_RETURN_IF_ERROR(config.CheckText("pack_dtype", "int32"));
   // False where all zero points are 8, GPTQModel's default; the tensors have them all the same.
   BATON_RETURN_IF_ERROR(config.BoolOr("zero_point", true).status());
   const char* group_key = FirstOf(config, {"group_size", "q_group_size"});
@@ -143,7 +138,7 @@ absl::Status ReadGptq(const JsonObject& config, HfQuantization& out) {
   }
   out.zeros_less_one = format == "gptq";
   BATON_RETURN_IF_ERROR(CheckIsAbsent(config, "is_marlin_format"));
-  BATON_RETURN_IF_ERROR(CheckIsText(config, "pack_dtype", "int32"));
+  BATON_RETURN_IF_ERROR(config.CheckText("pack_dtype", "int32"));
   BATON_RETURN_IF_ERROR(ReadNames(config, "modules_to_not_convert", out));
   BATON_RETURN_IF_ERROR(ReadRules(config, out));
   return CheckHfQuantizationKeys(config, HfQuantObject::kGptq);
@@ -230,7 +225,7 @@ absl::Status ReadCompressed(const JsonObject& config, HfQuantization& out) {
   if (const Json* sparsity = config.Find("sparsity_config"); sparsity != nullptr) {
     if (!sparsity->is_object()) return config.Bad("sparsity_config", "an object");
     const JsonObject object(*sparsity, config.where() + ": sparsity_config");
-    BATON_RETURN_IF_ERROR(CheckIsText(object, "format", "dense"));
+    BATON_RETURN_IF_ERROR(object.CheckText("format", "dense"));
     BATON_RETURN_IF_ERROR(CheckHfQuantizationKeys(object, HfQuantObject::kSparsity));
   }
   NoteUnused(config, "kv_cache_scheme", out);
@@ -291,7 +286,7 @@ absl::Status ReadMethod(const JsonObject& config, bool has_mxfp4, HfQuantization
   }
   if (method == "fbgemm_fp8" || method == "fp8") {
     out.method = HfQuantMethod::kFp8;
-    BATON_RETURN_IF_ERROR(CheckIsText(config, "fmt", "e4m3"));
+    BATON_RETURN_IF_ERROR(config.CheckText("fmt", "e4m3"));
     BATON_RETURN_IF_ERROR(CheckBlock(config, "weight_block_size"));
     return CheckHfQuantizationKeys(config, HfQuantObject::kFp8);
   }

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <span>
 #include <string_view>
+
+#include "src/model/hf_names.h"
 
 namespace baton::model {
 namespace {
-
-using Names = std::span<const std::string_view>;
 
 // The lists come from what transformers 5.24, AutoAWQ, AutoGPTQ, GPTQModel, compressed-tensors 0.20
 // and ModelOpt write, and from published folders.
@@ -162,10 +161,6 @@ constexpr NeutralRow kNeutral[] = {
     {HfQuantObject::kModelOpt, "has_zero_point", "[false]"},
     {HfQuantObject::kModelOpt, "pre_quant_scale", "[false]"},
 };
-
-bool IsIn(Names names, std::string_view key) {
-  return std::find(names.begin(), names.end(), key) != names.end();
-}
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "src/base/byte_text.h"
 #include "src/base/log.h"
 #include "src/base/quoted_text.h"
 #include "src/base/regular_file.h"
@@ -37,9 +38,7 @@ class ShardReader {
     const bool has_single = HasEntry(folder_ + "/" + kSingleName);
     if (!file.ok() && !has_single) return CannotOpenFile(kHfIndexName, file.status());
     if (file.ok() && file->has_value()) {
-      const std::span<const std::byte> bytes = (*file)->bytes();
-      absl::StatusOr<HfIndex> index =
-          ReadHfIndex({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+      absl::StatusOr<HfIndex> index = ReadHfIndex(AsChars((*file)->bytes()));
       // Weights that were saved again as one file leave the index of their former shards.
       // transformers reads the one file wherever it is.
       const bool is_stale = has_single && !(index.ok() && index->contains(kSingleName));

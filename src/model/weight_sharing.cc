@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/byte_text.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/base/size_text.h"
@@ -92,8 +93,7 @@ class SharedPacking {
     if (!state.ok() || *state == SharedSlots::State::kBusy) {
       return HashWeights(source_.file, source_.config);
     }
-    const std::span<const std::byte> id = slots_.slot(jobs_.size());
-    return {reinterpret_cast<const char*>(id.data()), id.size()};
+    return std::string(AsChars(slots_.slot(jobs_.size())));
   }
 
   void Count(size_t slot, const absl::StatusOr<SharedSlots::State>& state) {
