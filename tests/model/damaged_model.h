@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 
 #include "src/model/gguf.h"
-#include "tests/model/test_model.h"
+#include "tests/model/golden_bytes.h"
 
 namespace baton::model {
 
@@ -24,10 +24,7 @@ inline constexpr uint16_t kNanHalf = 0x7E00;
 // Writes tests/golden's `name` with `value` at the beginning of `tensor`; returns the path.
 template <class T>
 std::string DamagedModel(const std::string& name, std::string_view tensor, T value) {
-  std::ifstream in(GoldenPath(name), std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  std::vector<std::byte> bytes(text.size());
-  std::memcpy(bytes.data(), text.data(), text.size());
+  std::vector<std::byte> bytes = BytesOfGolden(name);
   const auto file = GgufFile::FromBytes(bytes);
   EXPECT_TRUE(file.ok()) << file.status();
   const GgufTensor* found = (*file)->FindTensor(tensor);

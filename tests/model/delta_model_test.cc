@@ -22,9 +22,11 @@
 #include "src/model/tensor_plan.h"
 #include "tests/model/changed_file.h"
 #include "tests/model/gguf_builder.h"
+#include "tests/model/golden_bytes.h"
 #include "tests/model/model_fixture.h"
 #include "tests/model/packed_folder.h"
 #include "tests/model/test_model.h"
+#include "tests/model/told_slices.h"
 
 namespace baton::model {
 
@@ -39,31 +41,8 @@ using Json = nlohmann::json;
 
 constexpr const char* kFile = "tiny_qwen35.gguf";
 
-std::vector<std::byte> BytesOfGolden() {
-  std::ifstream in(GoldenPath(kFile), std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  std::vector<std::byte> bytes(text.size());
-  std::memcpy(bytes.data(), text.data(), text.size());
-  return bytes;
-}
-
-// The file with `value` for a key of u32.
 std::vector<std::byte> WithValue(std::string_view key, uint32_t value) {
-  std::vector<std::byte> bytes = BytesOfGolden();
-  const auto* begin = reinterpret_cast<const std::byte*>(key.data());
-  const auto at = std::search(bytes.begin(), bytes.end(), begin, begin + key.size());
-  EXPECT_NE(at, bytes.end()) << key;
-  std::memcpy(&*at + key.size() + sizeof(uint32_t), &value, sizeof value);  // after its type
-  return bytes;
-}
-
-void ExpectRefused(const std::vector<std::byte>& bytes, const std::string& words) {
-  const auto file = GgufFile::FromBytes(bytes);
-  ASSERT_TRUE(file.ok()) << file.status();
-  const absl::Status status = CheckServable(**file);
-  EXPECT_FALSE(status.ok()) << words;
-  EXPECT_THAT(std::string(status.message()), HasSubstr(words));
-  EXPECT_EQ(status.message().find('\n'), std::string_view::npos);
+  return GoldenBytes(kFile).WithValue(key, 0, value);
 }
 
 TEST(DeltaModelTest, StatesLieInTheSlicesOfAttention) {
@@ -114,42 +93,10 @@ TEST(DeltaModelTest, StatesOfLayersBetweenTwoOfAttentionShareASlice) {
   EXPECT_EQ(map.num_stored, (std::vector<uint32_t>{0, 1, 1, 2}));
 }
 
-class SliceHook : public LayerHook {
- public:
-  explicit SliceHook(ModelFixture& fixture) : fixture_(fixture) {}
-  void OnLayerStored(uint32_t layer) override {
-    layers.push_back(layer);
-    kv.push_back(fixture_.KvBytes(0, 20));
-  }
-  std::vector<uint32_t> layers;
-  std::vector<std::vector<std::byte>> kv;
-
- private:
-  ModelFixture& fixture_;
-};
-
 TEST(DeltaModelTest, EachSliceIsAnnouncedOnceWhenItIsFinal) {
   for (const char* name : {kFile, "tiny_qwen35_q8_0.gguf", "tiny_nemotron_h.gguf",
                            "tiny_nemotron_h_plain.gguf", "tiny_nemotron_h_q8_0.gguf"}) {
-    ModelFixture fixture({.path = GoldenPath(name)});
-    ASSERT_TRUE(fixture.status().ok()) << fixture.status();
-    std::vector<TokenId> tokens(20);
-    std::iota(tokens.begin(), tokens.end(), 5);
-    SliceHook hook(fixture);
-    ASSERT_TRUE(fixture.Run({{0, 0, tokens}}, false, &hook).ok());
-    const KvLayout& layout = fixture.model().layout();
-    std::vector<uint32_t> expected(layout.num_layers);
-    std::iota(expected.begin(), expected.end(), 0);
-    EXPECT_EQ(hook.layers, expected);
-    const std::vector<std::byte> after = fixture.KvBytes(0, 20);
-    for (uint32_t slice = 0; slice < layout.num_layers; ++slice) {
-      for (size_t block = 0; block < after.size(); block += layout.BlockBytes()) {
-        const size_t begin = block + slice * layout.SliceBytes();
-        EXPECT_TRUE(std::equal(after.begin() + begin, after.begin() + begin + layout.SliceBytes(),
-                               hook.kv[slice].begin() + begin))
-            << name << " " << slice;
-      }
-    }
+    ExpectSlicesToldWhenFinal(name);
   }
 }
 

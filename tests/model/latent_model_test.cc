@@ -21,6 +21,7 @@
 #include "src/model/model_report.h"
 #include "src/model/safetensors.h"
 #include "tests/model/fp8_folder.h"
+#include "tests/model/golden_bytes.h"
 #include "tests/model/model_fixture.h"
 #include "tests/model/test_model.h"
 #include "tests/test_seed.h"
@@ -36,47 +37,19 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-std::vector<std::byte> BytesOfGolden(const std::string& name) {
-  std::ifstream in(GoldenPath(name), std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  std::vector<std::byte> bytes(text.size());
-  std::memcpy(bytes.data(), text.data(), text.size());
-  return bytes;
-}
+constexpr const char* kFile = "tiny_deepseek2.gguf";
 
-auto Find(std::vector<std::byte>& bytes, std::string_view text) {
-  const auto* begin = reinterpret_cast<const std::byte*>(text.data());
-  const auto at = std::search(bytes.begin(), bytes.end(), begin, begin + text.size());
-  EXPECT_NE(at, bytes.end()) << text;
-  return at;
-}
-
-// The V3 file with `value` where `key` has its bytes, which follow a type of 4 bytes.
 template <typename T>
 std::vector<std::byte> WithValue(std::string_view key, T value) {
-  std::vector<std::byte> bytes = BytesOfGolden("tiny_deepseek2.gguf");
-  std::memcpy(&*Find(bytes, key) + key.size() + 4, &value, sizeof value);
-  return bytes;
+  return GoldenBytes(kFile).WithValue(key, 0, value);
 }
 
-// A file with `to` instead of the name `from`, of the same length.
 std::vector<std::byte> Renamed(std::string_view from, std::string_view to) {
-  std::vector<std::byte> bytes = BytesOfGolden("tiny_deepseek2.gguf");
-  std::memcpy(&*Find(bytes, from), to.data(), to.size());
-  return bytes;
-}
-
-void ExpectRefused(const std::vector<std::byte>& bytes, const std::string& words) {
-  const auto file = GgufFile::FromBytes(bytes);
-  ASSERT_TRUE(file.ok()) << file.status();
-  const absl::Status status = CheckServable(**file);
-  EXPECT_FALSE(status.ok()) << words;
-  EXPECT_THAT(std::string(status.message()), HasSubstr(words));
-  EXPECT_EQ(status.message().find('\n'), std::string_view::npos);
+  return GoldenBytes(kFile).Renamed(from, to);
 }
 
 TEST(LatentModelTest, StoresOneRowForAllHeads) {
-  const auto file = GgufFile::Open(GoldenPath("tiny_deepseek2.gguf"));
+  const auto file = GgufFile::Open(GoldenPath(kFile));
   ASSERT_TRUE(file.ok()) << file.status();
   const auto config = ReadModelConfig(**file);
   ASSERT_TRUE(config.ok()) << config.status();
@@ -128,7 +101,7 @@ TEST(LatentModelTest, ALayoutWithoutVIsAnotherLayout) {
 }
 
 TEST(LatentModelTest, RanksAreRefusedByName) {
-  const auto file = GgufFile::Open(GoldenPath("tiny_deepseek2.gguf"));
+  const auto file = GgufFile::Open(GoldenPath(kFile));
   ASSERT_TRUE(file.ok()) << file.status();
   const auto config = ReadModelConfig(**file);
   ASSERT_TRUE(config.ok()) << config.status();

@@ -27,6 +27,7 @@
 #include "tests/model/changed_file.h"
 #include "tests/model/model_fixture.h"
 #include "tests/model/test_model.h"
+#include "tests/model/told_slices.h"
 
 namespace baton::model {
 
@@ -190,32 +191,6 @@ std::string WriteUneven() {
   return changed.Write("mamba_uneven.gguf");
 }
 
-// Keeps the bytes of each slice of sequence 0 as it is announced.
-class SliceBytesHook : public LayerHook {
- public:
-  SliceBytesHook(ModelFixture& fixture, uint32_t num_tokens)
-      : fixture_(fixture), num_tokens_(num_tokens) {}
-  void OnLayerStored(uint32_t layer) override {
-    EXPECT_EQ(layer, slices.size());
-    slices.push_back(BytesOf(layer));
-  }
-  std::vector<std::byte> BytesOf(uint32_t slice) const {
-    const KvLayout& layout = fixture_.model().layout();
-    const std::vector<std::byte> all = fixture_.KvBytes(0, num_tokens_);
-    std::vector<std::byte> out;
-    for (size_t block = 0; block < all.size(); block += layout.BlockBytes()) {
-      const auto begin = all.begin() + block + slice * layout.SliceBytes();
-      out.insert(out.end(), begin, begin + layout.SliceBytes());
-    }
-    return out;
-  }
-  std::vector<std::vector<std::byte>> slices;
-
- private:
-  ModelFixture& fixture_;
-  uint32_t num_tokens_;
-};
-
 TEST(MambaModelTest, SpreadStatesHaveTheSameBitsWholeAndByToken) {
   const std::string path = WriteUneven();
   std::vector<TokenId> tokens(40);
@@ -231,11 +206,11 @@ TEST(MambaModelTest, SpreadStatesHaveTheSameBitsWholeAndByToken) {
               (std::vector<StatePlace>{{0, 0}, {0, state}, {1, 0}, {1, state}}));
     EXPECT_EQ(map.num_stored, (std::vector<uint32_t>{0, 0, 0, 0, 1, 1, 1, 2, 2}));
     EXPECT_EQ(fixture.model().layout().state_blocks, dtype == KvDtype::kBf16 ? 21u : 11u);
-    SliceBytesHook hook(fixture, 40);
-    const auto whole = fixture.Run({{0, 0, all}}, /*all_rows=*/true, &hook);
+    ToldSlices slices(fixture, 40);
+    const auto whole = fixture.Run({{0, 0, all}}, /*all_rows=*/true, &slices);
     ASSERT_TRUE(whole.ok()) << whole.status();
-    ASSERT_EQ(hook.slices.size(), 2u);
-    for (uint32_t slice = 0; slice < 2; ++slice) EXPECT_EQ(hook.slices[slice], hook.BytesOf(slice));
+    EXPECT_EQ(fixture.model().layout().num_layers, 2u);
+    slices.ExpectAllFinal();
     const auto last = fixture.Run({{2, 0, all}});
     ASSERT_TRUE(last.ok()) << last.status();
     EXPECT_EQ(*last, std::vector<float>(whole->end() - last->size(), whole->end()))

@@ -16,8 +16,10 @@
 #include "src/model/model_rank.h"
 #include "src/model/model_report.h"
 #include "tests/model/damaged_model.h"
+#include "tests/model/golden_bytes.h"
 #include "tests/model/model_fixture.h"
 #include "tests/model/test_model.h"
+#include "tests/model/told_slices.h"
 
 namespace baton::model {
 
@@ -98,42 +100,8 @@ TEST(MixedLayersTest, InspectSaysWhatIsSharedAndWhatIsNotRead) {
   EXPECT_THAT(text, HasSubstr("KV cache      320 bytes a token (bf16), 640 (f32)"));
 }
 
-class SliceHook : public LayerHook {
- public:
-  explicit SliceHook(ModelFixture& fixture) : fixture_(fixture) {}
-  void OnLayerStored(uint32_t layer) override {
-    layers.push_back(layer);
-    kv.push_back(fixture_.KvBytes(0, 20));
-  }
-  std::vector<uint32_t> layers;
-  std::vector<std::vector<std::byte>> kv;
-
- private:
-  ModelFixture& fixture_;
-};
-
 TEST(MixedLayersTest, EachSliceIsAnnouncedOnceWhenItIsFinal) {
-  for (const char* name : {kFile, "tiny_gemma4_dense.gguf"}) {
-    ModelFixture fixture({.path = GoldenPath(name)});
-    ASSERT_TRUE(fixture.status().ok()) << fixture.status();
-    std::vector<TokenId> tokens(20);
-    std::iota(tokens.begin(), tokens.end(), 5);
-    SliceHook hook(fixture);
-    ASSERT_TRUE(fixture.Run({{0, 0, tokens}}, false, &hook).ok());
-    const KvLayout& layout = fixture.model().layout();
-    std::vector<uint32_t> expected(layout.num_layers);
-    std::iota(expected.begin(), expected.end(), 0);
-    EXPECT_EQ(hook.layers, expected);
-    const std::vector<std::byte> after = fixture.KvBytes(0, 20);
-    for (uint32_t slice = 0; slice < layout.num_layers; ++slice) {
-      for (size_t block = 0; block < after.size(); block += layout.BlockBytes()) {
-        const size_t begin = block + slice * layout.SliceBytes();
-        EXPECT_TRUE(std::equal(after.begin() + begin, after.begin() + begin + layout.SliceBytes(),
-                               hook.kv[slice].begin() + begin))
-            << name << slice;
-      }
-    }
-  }
+  for (const char* name : {kFile, "tiny_gemma4_dense.gguf"}) ExpectSlicesToldWhenFinal(name);
 }
 
 TEST(MixedLayersTest, RanksAreRefusedByName) {
@@ -142,43 +110,13 @@ TEST(MixedLayersTest, RanksAreRefusedByName) {
               HasSubstr("architecture gemma4"));
 }
 
-std::vector<std::byte> BytesOfGolden() {
-  std::ifstream in(GoldenPath(kFile), std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  std::vector<std::byte> bytes(text.size());
-  std::memcpy(bytes.data(), text.data(), text.size());
-  return bytes;
-}
-
-size_t PlaceOf(const std::vector<std::byte>& bytes, std::string_view name) {
-  const auto* begin = reinterpret_cast<const std::byte*>(name.data());
-  const auto at = std::search(bytes.begin(), bytes.end(), begin, begin + name.size());
-  EXPECT_NE(at, bytes.end()) << name;
-  return static_cast<size_t>(at - bytes.begin());
-}
-
-// The file with `value` where `key` has its bytes, which follow a type (4 bytes) and `skipped`.
 template <typename T>
-std::vector<std::byte> WithValue(std::string_view key, size_t skipped, T value) {
-  std::vector<std::byte> bytes = BytesOfGolden();
-  std::memcpy(bytes.data() + PlaceOf(bytes, key) + key.size() + 4 + skipped, &value, sizeof value);
-  return bytes;
+std::vector<std::byte> WithValue(std::string_view key, size_t num_skipped, T value) {
+  return GoldenBytes(kFile).WithValue(key, num_skipped, value);
 }
 
-// The file with `to` instead of the name `from`, of the same length.
 std::vector<std::byte> Renamed(std::string_view from, std::string_view to) {
-  std::vector<std::byte> bytes = BytesOfGolden();
-  std::memcpy(bytes.data() + PlaceOf(bytes, from), to.data(), to.size());
-  return bytes;
-}
-
-void ExpectRefused(const std::vector<std::byte>& bytes, const std::string& words) {
-  const auto file = GgufFile::FromBytes(bytes);
-  ASSERT_TRUE(file.ok()) << file.status();
-  const absl::Status status = CheckServable(**file);
-  EXPECT_FALSE(status.ok()) << words;
-  EXPECT_THAT(std::string(status.message()), HasSubstr(words));
-  EXPECT_EQ(status.message().find('\n'), std::string_view::npos);
+  return GoldenBytes(kFile).Renamed(from, to);
 }
 
 TEST(MixedLayersTest, RefusesKeysAndTensorsThatDisagree) {
@@ -228,7 +166,7 @@ TEST(MixedLayersTest, TheTableIsThereAfterTheFileIsClosed) {
   device::ThreadPool pool(1);
   std::unique_ptr<Model> model;
   {
-    const std::vector<std::byte> bytes = BytesOfGolden();
+    const std::vector<std::byte> bytes = BytesOfGolden(kFile);
     const auto file = GgufFile::FromBytes(bytes);
     ASSERT_TRUE(file.ok()) << file.status();
     auto loaded = Model::Load(**file, {.pool = &pool, .max_rows = 64, .max_context = 64});

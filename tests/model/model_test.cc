@@ -14,6 +14,7 @@
 #include "tests/model/memory_meter.h"
 #include "tests/model/model_fixture.h"
 #include "tests/model/test_model.h"
+#include "tests/model/told_slices.h"
 #include "tests/test_seed.h"
 
 namespace baton::model {
@@ -276,43 +277,17 @@ TEST(ModelTest, LongRopeTakesTheFactorsOfTheContextThatIsServed) {
   EXPECT_FALSE(SameBits(*a, *c));
 }
 
-// Records which layers were announced, and whether their KV was complete then.
-class RecordingHook : public LayerHook {
- public:
-  RecordingHook(ModelFixture& fixture, uint32_t num_tokens)
-      : fixture_(fixture), num_tokens_(num_tokens) {}
-  void OnLayerStored(uint32_t layer) override {
-    layers.push_back(layer);
-    kv.push_back(fixture_.KvBytes(0, num_tokens_));
-  }
-  std::vector<uint32_t> layers;
-  std::vector<std::vector<std::byte>> kv;
-
- private:
-  ModelFixture& fixture_;
-  uint32_t num_tokens_;
-};
-
 TEST(ModelTest, HookSeesEachLayerCompleteAndUnusedSlotsZero) {
   ModelFixture fixture({.path = GoldenPath("tiny_q8_0.gguf")});
   ASSERT_TRUE(fixture.status().ok()) << fixture.status();
   std::mt19937_64 random(3);
   const std::vector<TokenId> tokens = RandomTokens(random, 21, fixture.vocab());
-  RecordingHook hook(fixture, 21);
-  ASSERT_TRUE(fixture.Run({{0, 0, tokens}}, false, &hook).ok());
-  EXPECT_THAT(hook.layers, ::testing::ElementsAre(0u, 1u));
+  ToldSlices slices(fixture, 21);
+  ASSERT_TRUE(fixture.Run({{0, 0, tokens}}, false, &slices).ok());
+  EXPECT_EQ(fixture.model().layout().num_layers, 2u);
+  slices.ExpectAllFinal();
   const std::vector<std::byte> final_kv = fixture.KvBytes(0, 21);
   const KvLayout& layout = fixture.model().layout();
-  for (uint32_t layer = 0; layer < 2; ++layer) {
-    for (size_t block = 0; block < 2; ++block) {
-      const size_t at = block * layout.BlockBytes() + layer * layout.SliceBytes();
-      const auto slice = [&](const std::vector<std::byte>& kv) {
-        return std::vector<std::byte>(kv.begin() + at, kv.begin() + at + layout.SliceBytes());
-      };
-      // The bytes that were there when the layer was announced are there at the end.
-      EXPECT_EQ(slice(hook.kv[layer]), slice(final_kv));
-    }
-  }
   // 21 tokens: the second block holds 5; its other 11 slots are zero in every layer, K and V.
   const size_t second = layout.BlockBytes();
   const size_t num_zero = std::count(final_kv.begin() + second, final_kv.end(), std::byte{0});

@@ -16,8 +16,10 @@
 #include "src/model/model_report.h"
 #include "tests/model/damaged_model.h"
 #include "tests/model/gguf_builder.h"
+#include "tests/model/golden_bytes.h"
 #include "tests/model/model_fixture.h"
 #include "tests/model/test_model.h"
+#include "tests/model/told_slices.h"
 
 namespace baton::model {
 
@@ -30,42 +32,13 @@ using Json = nlohmann::json;
 
 constexpr const char* kFile = "tiny_lfm2.gguf";
 
-std::vector<std::byte> BytesOfGolden(const std::string& name) {
-  std::ifstream in(GoldenPath(name), std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  std::vector<std::byte> bytes(text.size());
-  std::memcpy(bytes.data(), text.data(), text.size());
-  return bytes;
-}
-
-// The file with `value` where `key` has its bytes, which follow a type (4 bytes) and `skipped`.
 template <typename T>
-std::vector<std::byte> WithValue(std::string_view key, size_t skipped, T value) {
-  std::vector<std::byte> bytes = BytesOfGolden(kFile);
-  const auto* begin = reinterpret_cast<const std::byte*>(key.data());
-  const auto at = std::search(bytes.begin(), bytes.end(), begin, begin + key.size());
-  EXPECT_NE(at, bytes.end()) << key;
-  std::memcpy(&*at + key.size() + 4 + skipped, &value, sizeof value);
-  return bytes;
+std::vector<std::byte> WithValue(std::string_view key, size_t num_skipped, T value) {
+  return GoldenBytes(kFile).WithValue(key, num_skipped, value);
 }
 
-// The file with `to` instead of the name `from`, of the same length.
 std::vector<std::byte> Renamed(std::string_view from, std::string_view to) {
-  std::vector<std::byte> bytes = BytesOfGolden(kFile);
-  const auto* begin = reinterpret_cast<const std::byte*>(from.data());
-  const auto at = std::search(bytes.begin(), bytes.end(), begin, begin + from.size());
-  EXPECT_NE(at, bytes.end()) << from;
-  std::memcpy(&*at, to.data(), to.size());
-  return bytes;
-}
-
-void ExpectRefused(const std::vector<std::byte>& bytes, const std::string& words) {
-  const auto file = GgufFile::FromBytes(bytes);
-  ASSERT_TRUE(file.ok()) << file.status();
-  const absl::Status status = CheckServable(**file);
-  EXPECT_FALSE(status.ok()) << words;
-  EXPECT_THAT(std::string(status.message()), HasSubstr(words));
-  EXPECT_EQ(status.message().find('\n'), std::string_view::npos);
+  return GoldenBytes(kFile).Renamed(from, to);
 }
 
 TEST(ShortConvModelTest, ConvolutionsTakeTheRoomOfSeveralLayersOfAttention) {
@@ -94,40 +67,8 @@ TEST(ShortConvModelTest, ConvolutionsTakeTheRoomOfSeveralLayersOfAttention) {
               HasSubstr("in 4 of 6 layers, of 3 tokens, 384 of the 448 KV bytes a token (bf16)"));
 }
 
-class SliceHook : public LayerHook {
- public:
-  explicit SliceHook(ModelFixture& fixture) : fixture_(fixture) {}
-  void OnLayerStored(uint32_t layer) override {
-    layers.push_back(layer);
-    kv.push_back(fixture_.KvBytes(0, 20));
-  }
-  std::vector<uint32_t> layers;
-  std::vector<std::vector<std::byte>> kv;
-
- private:
-  ModelFixture& fixture_;
-};
-
 TEST(ShortConvModelTest, EachSliceIsAnnouncedOnceWhenItIsFinal) {
-  ModelFixture fixture({.path = GoldenPath(kFile)});
-  ASSERT_TRUE(fixture.status().ok()) << fixture.status();
-  std::vector<TokenId> tokens(20);
-  std::iota(tokens.begin(), tokens.end(), 5);
-  SliceHook hook(fixture);
-  ASSERT_TRUE(fixture.Run({{0, 0, tokens}}, false, &hook).ok());
-  std::vector<uint32_t> expected(14);
-  std::iota(expected.begin(), expected.end(), 0);
-  EXPECT_EQ(hook.layers, expected);
-  const std::vector<std::byte> after = fixture.KvBytes(0, 20);
-  const kv::KvLayout& layout = fixture.model().layout();
-  for (uint32_t slice = 0; slice < 14; ++slice) {
-    for (size_t block = 0; block < after.size(); block += layout.BlockBytes()) {
-      const size_t begin = block + slice * layout.SliceBytes();
-      EXPECT_TRUE(std::equal(after.begin() + begin, after.begin() + begin + layout.SliceBytes(),
-                             hook.kv[slice].begin() + begin))
-          << slice;
-    }
-  }
+  ExpectSlicesToldWhenFinal(kFile);
 }
 
 TEST(ShortConvModelTest, RefusesKeysAndTensorsThatDisagree) {

@@ -11,8 +11,8 @@
 #include "gtest/gtest.h"
 
 #include "src/base/hex.h"
+#include "tests/drawn_bytes.h"
 #include "tests/nccl/loopback_pair.h"
-#include "tests/test_seed.h"
 
 namespace baton::kv::nccl_test {
 
@@ -22,13 +22,6 @@ namespace {
 
 using nccl::Comm;
 using nccl::Result;
-
-std::vector<std::byte> RandomBytes(size_t size, uint64_t seed) {
-  TestRandom random(seed);
-  std::vector<std::byte> bytes(size);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.Next());
-  return bytes;
-}
 
 class LoopbackTest : public testing::Test {
  protected:
@@ -51,7 +44,7 @@ TEST_F(LoopbackTest, BytesArriveInOrder) {
   std::vector<std::vector<std::byte>> sent;
   std::vector<std::vector<std::byte>> received;
   for (const size_t size : sizes) {
-    sent.push_back(RandomBytes(size, size));
+    sent.push_back(DrawnBytes(size, size));
     received.emplace_back(size);
   }
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -154,7 +147,7 @@ TEST_F(LoopbackTest, EachFaultIsSeenAsItIsDescribed) {
       {"death=1", &LoopbackCounts::deaths, false, false, nccl::kSuccess, nccl::kSuccess},
       {"corrupt=1", &LoopbackCounts::corruptions, true, true, nccl::kSuccess, nccl::kSuccess},
   };
-  const std::vector<std::byte> sent = RandomBytes(size_t{3} << 20, 3);
+  const std::vector<std::byte> sent = DrawnBytes(size_t{3} << 20, 3);
   for (const FaultCase& c : cases) {
     Configure("");
     Pair pair;
@@ -263,7 +256,7 @@ TEST_F(LoopbackTest, BytesCrossBetweenProcesses) {
   const size_t size = (size_t{5} << 20) + 3;
   const pid_t child = StartChild(id, std::to_string(size));
   ASSERT_TRUE(Eventually([&] { return PollOnce(comm) == nccl::kSuccess; }));
-  const std::vector<std::byte> sent = RandomBytes(size, 9);
+  const std::vector<std::byte> sent = DrawnBytes(size, 9);
   std::vector<std::byte> received(size);
   HostStream stream;
   ASSERT_EQ(LoopbackTable().ncclSend(sent.data(), size, nccl::kUint8, 1, comm, &stream),

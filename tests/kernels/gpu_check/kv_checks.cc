@@ -4,10 +4,10 @@
 
 #include "kernels/cuda/kv_slices_reference.h"
 #include "src/base/status.h"
+#include "tests/drawn_bytes.h"
 #include "tests/kernels/gpu_check/device_array.h"
 #include "tests/kernels/gpu_check/differences.h"
 #include "tests/kernels/gpu_check/stages.h"
-#include "tests/test_seed.h"
 
 namespace baton::kernels::gpu_check {
 namespace {
@@ -19,13 +19,6 @@ struct SliceShape {
   uint32_t slice_bytes;
   uint32_t num_ranks = 1;
 };
-
-std::vector<std::byte> RandomBytes(size_t size, uint64_t seed) {
-  TestRandom random(seed);
-  std::vector<std::byte> bytes(size);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.Next());
-  return bytes;
-}
 
 // Host memory of both sides of a move.
 struct Sides {
@@ -49,8 +42,8 @@ kv::KvSide BlocksOf(const SliceShape& shape, std::byte* base) {
 
 // Every second place of the blocks has a slice, in reverse.
 Sides MakeSides(const SliceShape& shape) {
-  Sides sides{.blocks = RandomBytes(size_t{2} * shape.num_slices * shape.slice_bytes, 1),
-              .staging = RandomBytes(size_t{shape.num_slices} * shape.slice_bytes, 2),
+  Sides sides{.blocks = DrawnBytes(size_t{2} * shape.num_slices * shape.slice_bytes, 1),
+              .staging = DrawnBytes(size_t{shape.num_slices} * shape.slice_bytes, 2),
               .places = std::vector<kv::KvSlicePlace>(shape.num_slices),
               .expected = std::vector<uint64_t>(shape.num_slices),
               .checksums = std::vector<uint64_t>(shape.num_slices)};

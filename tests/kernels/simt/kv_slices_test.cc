@@ -14,6 +14,7 @@
 #include "kernels/simt/run_options.h"
 #include "kvcache/kv_view.h"
 #include "src/base/xxh3.h"
+#include "tests/drawn_bytes.h"
 #include "tests/kernels/simt/device_values.h"
 #include "tests/kernels/simt/mutation.h"
 #include "tests/test_seed.h"
@@ -32,13 +33,6 @@ using simt_test::SameBits;
 using testing::HasSubstr;
 
 const KernelTable& Table() { return runner::Kernels(); }
-
-std::vector<std::byte> RandomBytes(size_t size, uint64_t seed) {
-  TestRandom random(seed);
-  std::vector<std::byte> bytes(size);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.Next());
-  return bytes;
-}
 
 // How many slices of what size, which of them gets a wrong checksum, and among how many ranks each
 // side is divided.
@@ -68,7 +62,7 @@ using RankBytes = std::vector<std::vector<std::byte>>;
 RankBytes RandomRanks(uint32_t num_ranks, size_t size_bytes, uint64_t seed) {
   RankBytes ranks;
   for (uint32_t rank = 0; rank < num_ranks; ++rank) {
-    ranks.push_back(RandomBytes(size_bytes / num_ranks, 10 * seed + rank));
+    ranks.push_back(DrawnBytes(size_bytes / num_ranks, 10 * seed + rank));
   }
   return ranks;
 }
@@ -235,7 +229,7 @@ RankBytes Divided(const KvLayout& layout, uint32_t num_ranks, std::vector<std::b
 
 // Gathers a divided slice into one memory, or pulls it into those of others.
 std::string CheckLayout(const KvLayout& layout, uint32_t from_ranks, uint32_t to_ranks) {
-  const std::vector<std::byte> slice = RandomBytes(layout.SliceBytes(), 3);
+  const std::vector<std::byte> slice = DrawnBytes(layout.SliceBytes(), 3);
   const auto key_words = Xxh3Keys();
   const DeviceRanks from(Divided(layout, from_ranks, slice), "from");
   const DeviceRanks to(RankBytes(to_ranks, std::vector<std::byte>(slice.size() / to_ranks)), "to");
@@ -302,7 +296,7 @@ TEST(KvSlices, AnyDamagedByteKeepsASliceOutOfItsBlock) {
 
 TEST(KvSlices, WithTheBlocksAsStagingOnlyChecksumsAreWritten) {
   const Shape shape = {3, 1088};
-  const std::vector<std::byte> bytes = RandomBytes(size_t{4} * shape.slice_bytes, 3);
+  const std::vector<std::byte> bytes = DrawnBytes(size_t{4} * shape.slice_bytes, 3);
   const auto key_words = Xxh3Keys();
   SimBuffer blocks = OnDevice(bytes, "blocks");
   std::vector<KvSlicePlace> where;
