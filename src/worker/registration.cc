@@ -28,7 +28,7 @@ namespace {
 
 constexpr int64_t kFirstBackoffUs = 100'000;
 constexpr int64_t kMaxBackoffUs = 2'000'000;
-// Reports that wait behind a write; more means that the router does not read.
+// Reports that wait after a write; more means that the router does not read.
 constexpr size_t kMaxQueuedReports = 8;
 constexpr int kMinLookUpGapMs = 1000;
 // The ping timeout to a router, in place of kKeepaliveTimeoutMs: a worker has no other place to go

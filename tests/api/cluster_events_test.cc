@@ -4,6 +4,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,16 +61,26 @@ class ClusterEventsTest : public testing::Test {
   ClusterEvents events_{[this] { return look_(); }, 15'000};
 };
 
+// Threads of this process.
+std::ptrdiff_t NumThreads() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return std::distance(begin(tasks), end(tasks));
+}
+
 TEST_F(ClusterEventsTest, NothingRunsWithoutAViewer) {
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(look_.num_looks, 0);
+  const std::ptrdiff_t num_threads = NumThreads();
+  const ClusterEvents unwatched([this] { return look_(); }, 15'000);
+  EXPECT_EQ(NumThreads(), num_threads) << "the first viewer starts the thread";
   const auto viewer = Watch();
+  EXPECT_EQ(NumThreads(), num_threads + 1);
   ASSERT_TRUE(WaitBytes(*viewer));
   viewer->Close();
   ASSERT_TRUE(WaitFor([&] { return events_.num_viewers() == 0; }));
+  // The look that found the viewer gone is over. A thread that went on would take its next one
+  // within an interval, so no shorter silence shows that it does not.
   const int before = look_.num_looks;
-  std::this_thread::sleep_for(std::chrono::microseconds(2 * ClusterEvents::kIntervalUs));
-  EXPECT_LE(look_.num_looks, before + 1) << "the look under way";
+  std::this_thread::sleep_for(std::chrono::microseconds(ClusterEvents::kIntervalUs * 5 / 4));
+  EXPECT_EQ(look_.num_looks, before);
 }
 
 TEST_F(ClusterEventsTest, AStreamBeginsWithHelloAndTheState) {

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 
 #include "src/base/keepalive.h"
+#include "src/base/limits.h"
 #include "tests/proto/unknown_fields.h"
 #include "tests/tls/test_certs.h"
 #include "tests/worker/fake_router.h"
@@ -171,7 +172,9 @@ TEST_F(RegistrationTest, RouterWhoseHostVanishesIsNoticed) {
   Start(Config({relay.address()}));
   ASSERT_TRUE(Eventually([&] { return Registered(); }));
   // A living router that has nothing to say is not taken for a dead one.
-  std::this_thread::sleep_for(std::chrono::milliseconds(2 * kKeepaliveTimeMs));
+  // So many reports take longer than two pings that had to wait for their answers.
+  constexpr size_t kNumReports = 2 * kKeepaliveTimeMs / limits::kHeartbeatMs + 1;
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) { return r.loads.size() > kNumReports; }));
   EXPECT_EQ(router_.num_hellos(), 1u);
   EXPECT_TRUE(Registered());
   relay.Freeze();
@@ -287,7 +290,6 @@ TEST_F(RegistrationTest, LostLeaseIsTakenAgainFromTheSameLife) {
   EXPECT_EQ(state.code(), StatusCode::kUnavailable);
   EXPECT_NE(state.ToString().find(router_.address()), std::string::npos) << state;
   EXPECT_NE(state.ToString().find("does not answer"), std::string::npos) << state;
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
   router_.ComeBack();
   const int64_t back_us = SystemClock().NowUs();
   ASSERT_TRUE(Eventually([&] { return Registered(); }));
@@ -328,8 +330,9 @@ TEST_F(RegistrationTest, RefusalIsNamedAskedAgainAndFinallyFinal) {
   ASSERT_TRUE(Eventually([&] { return num_given_up() > 0; }));
   EXPECT_GE(SystemClock().NowUs() - start_us, 1'000'000);
   EXPECT_GE(router_.num_hellos(), 3u) << "it asked again before it gave up";
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  EXPECT_EQ(num_given_up(), 1);
+  const size_t num_hellos = router_.num_hellos();
+  ASSERT_TRUE(Eventually([&] { return router_.num_hellos() >= num_hellos + 4; }));
+  EXPECT_EQ(num_given_up(), 1) << "it asks on, and says it once";
   EXPECT_EQ(given_up_.code(), StatusCode::kFailedPrecondition);
   EXPECT_NE(given_up_.ToString().find(why), std::string::npos) << given_up_;
 }
@@ -379,8 +382,9 @@ TEST_F(RegistrationTest, PeersAreTheUnionOfWhatTheRoutersName) {
   const std::vector<std::string> rest = {"decode-2", "decode-3"};
   EXPECT_TRUE(Eventually([&] { return PeerIds() == rest; }));
   other.Die();
-  ASSERT_TRUE(other.Wait([](const FakeRouter& r) { return r.num_streams() == 0; }));
-  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  other.ComeBack();
+  // The worker has noticed the loss: it says hello again.
+  ASSERT_TRUE(other.Wait([](const FakeRouter& r) { return r.hello_us.size() == 2; }));
   EXPECT_EQ(PeerIds(), rest) << "running hand-offs do not need the router that named the peer";
 }
 
@@ -427,8 +431,10 @@ TEST_F(RegistrationTest, LeavingEndsTheStreams) {
 TEST_F(RegistrationTest, NobodyListeningIsNoReasonToHang) {
   router_.Die();
   Start(Config({router_.address()}));
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_FALSE(Registered());
+  // With the reason of a try that has failed.
+  EXPECT_TRUE(Eventually([&] {
+    return registration_->state().message().find("does not answer: ") != std::string::npos;
+  })) << registration_->state();
   const int64_t start_us = SystemClock().NowUs();
   registration_.reset();
   EXPECT_LT(SystemClock().NowUs() - start_us, 5'000'000);

@@ -12,6 +12,7 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 
+#include "src/base/clock.h"
 #include "src/base/limits.h"
 #include "src/engine/engine.h"
 #include "src/worker/session_service.h"
@@ -128,7 +129,7 @@ class Client {
 class SessionTest : public testing::Test {
  protected:
   void StartWorker(int64_t request_lease_us = 60'000'000, size_t max_queued = kMaxQueuedEvents,
-                   const WireRange& wire = kWireVersions) {
+                   const WireRange& wire = kWireVersions, const Clock* clock = &SystemClock()) {
     SessionLimits limits{.incarnation = Incarnation(kIncarnation),
                          .prefill = false,
                          .vocab_size = kToyVocab,
@@ -143,8 +144,8 @@ class SessionTest : public testing::Test {
     config.scheduler.max_running = 128;
     config.max_context = 200;
     config.request_lease_us = request_lease_us;
-    auto engine =
-        Engine::Create(config, {.model = &model_, .kv = kv_.get(), .listener = sessions_.get()});
+    auto engine = Engine::Create(
+        config, {.model = &model_, .kv = kv_.get(), .listener = sessions_.get(), .clock = clock});
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
     sessions_->set_engine(engine_.get());
@@ -155,6 +156,10 @@ class SessionTest : public testing::Test {
     builder.RegisterService(sessions_.get());
     server_ = builder.BuildAndStart();
     address_ = "127.0.0.1:" + std::to_string(port);
+  }
+  // Its leases end by clock_, which the test moves.
+  void StartWithLease(int64_t request_lease_us) {
+    StartWorker(request_lease_us, kMaxQueuedEvents, kWireVersions, &clock_);
   }
   void TearDown() override {
     if (sessions_) sessions_->CloseAll();
@@ -194,6 +199,7 @@ class SessionTest : public testing::Test {
     return tokens;
   }
 
+  FakeClock clock_;  // of StartWithLease's engine
   PacedModel model_;
   std::unique_ptr<SessionService> sessions_;
   std::unique_ptr<KvArena> arena_;
@@ -356,28 +362,27 @@ TEST_F(SessionTest, AFloodOfCancelsStaysOutOfTheEngine) {
 }
 
 TEST_F(SessionTest, RequestsOutliveTheirLeaseOnlyWhenRenewed) {
-  StartWorker(/*request_lease_us=*/1'500'000);
-  model_.step_us = 30'000;
+  StartWithLease(/*request_lease_us=*/1'500'000);
+  model_.step_us = 10'000;
   Client renews(address_);
   Client forgets(address_);
   renews.Hello();
   forgets.Hello();
-  renews.Start(1, 100);  // three seconds
+  renews.Start(1, 100);
   forgets.Start(2, 100);
-  std::atomic<bool> done{false};
-  std::thread renewal([&] {
-    while (!done) {
-      renews.Renew(1'500);
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
-  });
+  ASSERT_TRUE(renews.ReadTokens(1, 1));
+  ASSERT_TRUE(forgets.ReadTokens(2, 1));
+  for (int i = 0; i < 4; ++i) {
+    const uint64_t num_events = engine_->Snapshot().num_events;
+    renews.Renew(1'500);
+    ASSERT_TRUE(Eventually([&] { return engine_->Snapshot().num_events > num_events; }));
+    clock_.AdvanceMs(500);
+  }
   EXPECT_TRUE(
       forgets.ReadUntil([&] { return forgets.states[2].state() >= v1::REQUEST_STATE_FINISHED; }));
   EXPECT_NE(forgets.states[2].state(), v1::REQUEST_STATE_FINISHED);
   EXPECT_LT(forgets.tokens[2].size(), 100u);
   EXPECT_TRUE(renews.ReadState(1, v1::REQUEST_STATE_FINISHED));
-  done = true;
-  renewal.join();
   EXPECT_EQ(renews.tokens[1], Expected(1, 100));
   EXPECT_TRUE(LedgerClears());
 }
@@ -385,16 +390,16 @@ TEST_F(SessionTest, RequestsOutliveTheirLeaseOnlyWhenRenewed) {
 // Nobody renews while nothing runs, so a request that comes just before an old lease ends has a
 // lease of its own.
 TEST_F(SessionTest, LeaseStartsAnewWithEveryRequest) {
-  StartWorker(/*request_lease_us=*/2'000'000);
+  StartWithLease(/*request_lease_us=*/2'000'000);
   Client client(address_);
   client.Hello();
   client.Start(1, 2);
   ASSERT_TRUE(client.ReadState(1, v1::REQUEST_STATE_FINISHED));
-  // The second request ends after the first lease would have, and well before its own: a busy
-  // machine may make its half second four times as long.
-  std::this_thread::sleep_for(std::chrono::milliseconds(1'700));
+  clock_.AdvanceMs(1'700);
   model_.step_us = 5'000;
   client.Start(2, 100);
+  ASSERT_TRUE(client.ReadTokens(2, 1));
+  clock_.AdvanceMs(1'000);  // the first lease would have ended; the second has not
   EXPECT_TRUE(
       client.ReadUntil([&] { return client.states[2].state() >= v1::REQUEST_STATE_FINISHED; }));
   EXPECT_EQ(client.states[2].state(), v1::REQUEST_STATE_FINISHED) << client.states[2].message();
