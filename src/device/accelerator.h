@@ -172,51 +172,75 @@ class Accelerator {
   virtual absl::Status WaitFor(void* event) = 0;
 };
 
+// A thing that an accelerator made and takes back by `kTakeBack`; move-only. The accelerator
+// outlives it.
+template <typename Handle, void (Accelerator::*kTakeBack)(Handle)>
+class OwnedByDevice {
+ public:
+  OwnedByDevice() = default;
+  OwnedByDevice(Accelerator* device, Handle handle) : device_(device), handle_(handle) {}
+  OwnedByDevice(OwnedByDevice&& other) noexcept
+      : device_(std::exchange(other.device_, nullptr)), handle_(other.handle_) {}
+  OwnedByDevice& operator=(OwnedByDevice&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~OwnedByDevice() {
+    if (device_ == nullptr) return;
+    device_->MakeCurrent();
+    (device_->*kTakeBack)(handle_);
+  }
+
+  Accelerator* device() const { return device_; }
+  Handle get() const { return handle_; }
+
+ private:
+  Accelerator* device_ = nullptr;
+  Handle handle_ = nullptr;
+};
+
+// A piece of memory that is owned like that.
+template <void (Accelerator::*kTakeBack)(std::byte*)>
+class OwnedMemory {
+ public:
+  OwnedMemory() = default;
+
+  std::byte* data() const { return begin_.get(); }
+  size_t size_bytes() const { return size_; }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data());
+  }
+
+ protected:
+  OwnedMemory(Accelerator* device, std::byte* begin, size_t size)
+      : begin_(device, begin), size_(size) {}
+
+ private:
+  OwnedByDevice<std::byte*, kTakeBack> begin_;
+  size_t size_ = 0;
+};
+
 // An owned piece of device memory; move-only. Its accelerator outlives it.
-class DeviceBuffer {
+class DeviceBuffer : public OwnedMemory<&Accelerator::Free> {
  public:
   DeviceBuffer() = default;
   static absl::StatusOr<DeviceBuffer> Create(Accelerator* device, size_t size_bytes,
                                              std::string_view name) {
-    absl::StatusOr<std::byte*> begin = device->Allocate(size_bytes, name);
-    if (!begin.ok()) return begin.status();
-    return DeviceBuffer(device, *begin, size_bytes);
+    BATON_ASSIGN_OR_RETURN(std::byte* const begin, device->Allocate(size_bytes, name));
+    return DeviceBuffer(device, begin, size_bytes);
   }
   // A buffer of memory that Accelerator::ExportShared takes.
   static absl::StatusOr<DeviceBuffer> CreateShared(Accelerator* device, size_t size_bytes,
                                                    std::string_view name) {
-    absl::StatusOr<std::byte*> begin = device->AllocateShared(size_bytes, name);
-    if (!begin.ok()) return begin.status();
-    return DeviceBuffer(device, *begin, size_bytes);
-  }
-  DeviceBuffer(DeviceBuffer&& other) noexcept
-      : device_(std::exchange(other.device_, nullptr)), begin_(other.begin_), size_(other.size_) {}
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
-    std::swap(device_, other.device_);
-    std::swap(begin_, other.begin_);
-    std::swap(size_, other.size_);
-    return *this;
-  }
-  ~DeviceBuffer() {
-    if (device_ == nullptr) return;
-    device_->MakeCurrent();
-    device_->Free(begin_);
-  }
-
-  std::byte* data() const { return begin_; }
-  size_t size_bytes() const { return size_; }
-  template <typename T>
-  T* as() const {
-    return reinterpret_cast<T*>(begin_);
+    BATON_ASSIGN_OR_RETURN(std::byte* const begin, device->AllocateShared(size_bytes, name));
+    return DeviceBuffer(device, begin, size_bytes);
   }
 
  private:
   DeviceBuffer(Accelerator* device, std::byte* begin, size_t size)
-      : device_(device), begin_(begin), size_(size) {}
-
-  Accelerator* device_ = nullptr;
-  std::byte* begin_ = nullptr;
-  size_t size_ = 0;
+      : OwnedMemory(device, begin, size) {}
 };
 
 }  // namespace baton::device

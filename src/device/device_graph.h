@@ -6,7 +6,6 @@
 #define BATON_DEVICE_DEVICE_GRAPH_H_
 
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "src/base/status.h"
@@ -15,7 +14,7 @@
 namespace baton::device {
 
 // See the file comment. Move-only; its accelerator outlives it.
-class DeviceGraph {
+class DeviceGraph : private OwnedByDevice<void*, &Accelerator::DestroyGraph> {
  public:
   DeviceGraph() = default;
   // Records the work that `put`, which returns Status, puts into the devices' streams, one graph a
@@ -42,29 +41,13 @@ class DeviceGraph {
     if (!done.ok()) return done;
     return recorded;
   }
-  DeviceGraph(DeviceGraph&& other) noexcept
-      : device_(std::exchange(other.device_, nullptr)), graph_(other.graph_) {}
-  DeviceGraph& operator=(DeviceGraph&& other) noexcept {
-    std::swap(device_, other.device_);
-    std::swap(graph_, other.graph_);
-    return *this;
-  }
-  ~DeviceGraph() {
-    if (device_ == nullptr) return;
-    device_->MakeCurrent();
-    device_->DestroyGraph(graph_);
-  }
-
   absl::Status Launch() const {
-    device_->MakeCurrent();
-    return device_->LaunchGraph(graph_);
+    device()->MakeCurrent();
+    return device()->LaunchGraph(get());
   }
 
  private:
-  DeviceGraph(Accelerator* device, void* graph) : device_(device), graph_(graph) {}
-
-  Accelerator* device_ = nullptr;
-  void* graph_ = nullptr;
+  DeviceGraph(Accelerator* device, void* graph) : OwnedByDevice(device, graph) {}
 };
 
 }  // namespace baton::device
