@@ -81,11 +81,18 @@ std::string_view NextElement(std::string_view* list) {
   return element;
 }
 
-// Calls `take` with each element of a list with commas; stops at the first error.
-template <typename Take>
-Status ForEachElement(std::string_view list, Take take) {
-  while (!list.empty()) BATON_RETURN_IF_ERROR(take(NextElement(&list)));
-  return OkStatus();
+// The elements of a flag's list with commas. InvalidArgument about the first that is no `wanted`.
+template <typename T>
+StatusOr<std::vector<T>> ParseList(std::string_view list, std::string_view flag,
+                                   std::string_view wanted) {
+  std::vector<T> all;
+  while (!list.empty()) {
+    const std::string_view element = NextElement(&list);
+    std::optional<T> one = T::Parse(element);
+    if (!one) return InvalidArgument("{}: '{}' is not {}", flag, element, wanted);
+    all.push_back(*std::move(one));
+  }
+  return all;
 }
 
 // The host that an operator allowed. A client leaves the default port of its scheme out, and a
@@ -227,37 +234,16 @@ bool SiteOrigin::IsOf(const SiteHost& own) const {
 }
 
 StatusOr<std::vector<SiteHost>> ParseAllowedHosts(std::string_view list) {
-  std::vector<SiteHost> hosts;
-  const Status status = ForEachElement(list, [&](std::string_view element) {
-    std::optional<SiteHost> host = SiteHost::Parse(element);
-    if (!host) {
-      return InvalidArgument(
-          "--allowed-hosts: '{}' is not HOST or HOST:PORT, as in chat.example,10.0.0.7:8080 (there "
-          "are no wildcards: name each host)",
-          element);
-    }
-    hosts.push_back(*std::move(host));
-    return OkStatus();
-  });
-  if (!status.ok()) return status;
-  return hosts;
+  return ParseList<SiteHost>(list, "--allowed-hosts",
+                             "HOST or HOST:PORT, as in chat.example,10.0.0.7:8080 (there are no "
+                             "wildcards: name each host)");
 }
 
 StatusOr<std::vector<SiteOrigin>> ParseCorsOrigins(std::string_view list) {
-  std::vector<SiteOrigin> origins;
-  const Status status = ForEachElement(list, [&](std::string_view element) {
-    std::optional<SiteOrigin> origin = SiteOrigin::Parse(element);
-    if (!origin) {
-      return InvalidArgument(
-          "--cors-origins: '{}' is not SCHEME://HOST or SCHEME://HOST:PORT, as in "
-          "https://chat.example,http://127.0.0.1:3000 (no path, no wildcard: name each origin)",
-          element);
-    }
-    origins.push_back(*std::move(origin));
-    return OkStatus();
-  });
-  if (!status.ok()) return status;
-  return origins;
+  return ParseList<SiteOrigin>(list, "--cors-origins",
+                               "SCHEME://HOST or SCHEME://HOST:PORT, as in "
+                               "https://chat.example,http://127.0.0.1:3000 (no path, no wildcard: "
+                               "name each origin)");
 }
 
 SiteVerdict JudgeSite(const SiteRules& rules, const SiteRequest& request) {
