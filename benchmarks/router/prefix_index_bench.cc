@@ -13,7 +13,6 @@
 #include <fstream>
 #include <random>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 

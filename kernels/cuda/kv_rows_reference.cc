@@ -1,6 +1,5 @@
 #include "kernels/cuda/kv_rows_reference.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 

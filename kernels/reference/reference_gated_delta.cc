@@ -1,7 +1,6 @@
 // The scalar form of nets with a fixed state, row by row: the gated delta net, and Mamba-2.
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "kernels/delta_gates.h"
 #include "kernels/reference/reference_math.h"

@@ -1,6 +1,5 @@
 #include "kernels/simt/mutant.h"
 
-#include <cstring>
 #include <set>
 #include <tuple>
 

@@ -1,5 +1,4 @@
 // sync_block and the operations of a warp.
-#include <bit>
 #include <cstring>
 
 #include "kernels/simt/mutant.h"

@@ -1,7 +1,6 @@
 #include "src/api/api_workers.h"
 
 #include <optional>
-#include <utility>
 
 #include "src/base/clock.h"
 

@@ -1,7 +1,6 @@
 #include "src/api/cluster_diary.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "fmt/format.h"

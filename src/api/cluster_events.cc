@@ -1,6 +1,5 @@
 #include "src/api/cluster_events.h"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 

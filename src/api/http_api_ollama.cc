@@ -1,6 +1,4 @@
 // The endpoints of Ollama's API; see http_api.h.
-#include <string>
-#include <utility>
 
 #include "src/api/http_api.h"
 #include "src/api/json_fields.h"

@@ -1,5 +1,4 @@
 // HttpApi's part for streams that can be resumed: X-Baton-Resumable and GET /v1/streams/STREAM.
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>

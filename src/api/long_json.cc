@@ -1,7 +1,6 @@
 #include "src/api/long_json.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace baton::api {
 

@@ -1,6 +1,5 @@
 #include "src/api/responses_input.h"
 
-#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <set>

@@ -6,7 +6,6 @@
 #include <optional>
 #include <set>
 #include <string_view>
-#include <vector>
 
 #include "fmt/format.h"
 

@@ -1,9 +1,7 @@
 #include "src/api/tokenize_json.h"
 
-#include <initializer_list>
 #include <optional>
 #include <string_view>
-#include <utility>
 
 #include "src/api/build_request.h"
 #include "src/api/json_writer.h"

@@ -1,7 +1,6 @@
 #include "src/api/tool_request.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <memory>
 #include <span>

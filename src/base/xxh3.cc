@@ -3,8 +3,6 @@
 
 #include <xxhash.h>
 
-#include <new>
-
 #include "src/base/instruction_sets.h"
 #include "src/base/xxh3_bodies.h"
 

@@ -1,6 +1,5 @@
 #include "src/cli/model_store.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <span>
 #include <vector>

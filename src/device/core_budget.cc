@@ -14,8 +14,6 @@
 #include <cstring>
 #include <ctime>
 #include <new>
-#include <string>
-#include <string_view>
 #include <utility>
 
 #include "src/base/errno_text.h"

@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <climits>
 #include <ctime>
-#include <new>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"

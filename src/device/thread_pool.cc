@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <string>
 
 #include "fmt/format.h"
 

@@ -1,7 +1,6 @@
 #include "src/engine/request_ends.h"
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 namespace baton::engine {

@@ -1,7 +1,6 @@
 #include "src/loadgen/html_report.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "src/loadgen/quantity.h"
 #include "src/loadgen/svg_plot.h"

@@ -3,10 +3,7 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <charconv>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <optional>
 

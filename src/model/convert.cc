@@ -1,6 +1,5 @@
 #include "src/model/convert.h"
 
-#include <algorithm>
 #include <array>
 #include <vector>
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "kernels/cuda/wgmma_check.h"
 #include "src/base/check.h"

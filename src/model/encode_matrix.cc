@@ -1,6 +1,5 @@
 #include "src/model/encode_matrix.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 

@@ -1,6 +1,5 @@
 #include "src/model/gguf_nvfp4.h"
 
-#include <cmath>
 #include <cstring>
 #include <deque>
 #include <string>

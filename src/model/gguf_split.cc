@@ -1,7 +1,6 @@
 // Split models: NAME-00001-of-00003.gguf and its siblings, joined into one directory. The first
 // part holds the metadata; every part has split.no, split.count and split.tensors.count.
 #include <algorithm>
-#include <utility>
 
 #include "src/base/quoted_text.h"
 #include "src/model/gguf.h"

@@ -1,6 +1,5 @@
 #include "src/model/gguf_types.h"
 
-#include <algorithm>
 #include <array>
 
 namespace baton::model {

@@ -1,7 +1,6 @@
 #include "src/model/hf_keys.h"
 
 #include <algorithm>
-#include <array>
 #include <span>
 #include <string_view>
 

@@ -1,6 +1,5 @@
 #include "src/model/hf_packed_modules.h"
 
-#include <set>
 #include <span>
 
 #include "src/base/quoted_text.h"

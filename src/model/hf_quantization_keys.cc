@@ -1,7 +1,6 @@
 #include "src/model/hf_quantization_keys.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 #include "src/model/hf_names.h"

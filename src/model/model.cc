@@ -1,9 +1,7 @@
 #include "src/model/model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <utility>
 
 #include "src/model/batch_check.h"
 #include "src/model/matmul_runner.h"

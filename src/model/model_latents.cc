@@ -2,7 +2,6 @@
 // form: attn_k_b turns a head's query into one that meets stored rows, attention sums the rows'
 // latents, and attn_v_b turns each head's sum into its value. Prefill and decode compute alike.
 #include <cstring>
-#include <span>
 
 #include "src/model/matmul_runner.h"
 #include "src/model/model.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <span>
 
 #include "src/model/matmul_runner.h"
 #include "src/model/model.h"

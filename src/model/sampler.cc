@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 
 #include "kernels/math.h"
 #include "kernels/sampling.h"

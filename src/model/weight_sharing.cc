@@ -4,7 +4,6 @@
 #include <cstring>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "src/base/byte_text.h"
 #include "src/base/clock.h"

@@ -1,6 +1,5 @@
 #include "src/plan/queueing.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 

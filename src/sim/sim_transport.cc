@@ -1,6 +1,5 @@
 #include "src/sim/sim_transport.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "kvcache/transport/frame.h"

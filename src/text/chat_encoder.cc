@@ -1,7 +1,6 @@
 #include "src/text/chat_encoder.h"
 
 #include <algorithm>
-#include <optional>
 #include <string_view>
 #include <utility>
 

@@ -1,7 +1,5 @@
 #include "src/text/tokenizer_json.h"
 
-#include <optional>
-
 #include "src/base/python_json.h"
 #include "src/base/quoted_text.h"
 #include "src/text/tokenizer_spec.h"

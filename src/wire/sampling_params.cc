@@ -1,7 +1,6 @@
 #include "src/wire/sampling_params.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string_view>
 
 #include "src/base/limits.h"

@@ -1,7 +1,6 @@
 // The form that a client asks of an answer: which grammar the router gives its workers, and what it
 // refuses before any of them hears of it.
 #include <string>
-#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

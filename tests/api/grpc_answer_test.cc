@@ -1,6 +1,5 @@
 // The fields that answers over gRPC carry beside their text, from toy workers through the whole
 // router.
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,5 @@
 // Which gRPC connections the router gives up, and which it keeps.
 #include <chrono>
-#include <string>
 
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"

@@ -1,5 +1,4 @@
 // How long a gRPC call may outlive its answer, by clients that take nothing of it.
-#include <memory>
 #include <string>
 
 #include "grpcpp/grpcpp.h"

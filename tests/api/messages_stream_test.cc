@@ -1,7 +1,5 @@
 // The bytes of a message, whole and as a stream of events, from tokens to text.
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"

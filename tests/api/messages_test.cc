@@ -1,5 +1,4 @@
 // Anthropic's Messages over HTTP: requests, whole answers, streams, counts and errors.
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>

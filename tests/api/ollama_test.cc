@@ -1,5 +1,4 @@
 // Ollama's API: what requests become, lines of streams, whole answers, models, and refusals.
-#include <memory>
 #include <regex>
 #include <string>
 #include <vector>

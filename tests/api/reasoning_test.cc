@@ -1,5 +1,4 @@
 // Thoughts in answers over HTTP: reasoning_content, whole and streamed, and how to turn it off.
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -1,5 +1,4 @@
 // When a stream begins: before that a failure has a status, after it an event.
-#include <string>
 
 #include "gtest/gtest.h"
 

@@ -1,9 +1,6 @@
 // Limits of tenants on a clock that the test moves.
 #include "src/api/tenant_use.h"
 
-#include <map>
-#include <string>
-
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

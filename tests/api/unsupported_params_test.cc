@@ -2,7 +2,6 @@
 // nothing.
 #include "src/api/unsupported_params.h"
 
-#include <set>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,5 @@
 // A router among workers of other versions: what they add to messages is passed over, and a session
 // speaks the newest version that both know, or there is none.
-#include <algorithm>
 #include <memory>
 #include <string>
 

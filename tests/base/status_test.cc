@@ -1,7 +1,6 @@
 #include "src/base/status.h"
 
 #include <memory>
-#include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

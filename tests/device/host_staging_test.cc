@@ -2,7 +2,6 @@
 #include "src/device/host_staging.h"
 
 #include <cstring>
-#include <memory>
 #include <numeric>
 #include <vector>
 

@@ -3,7 +3,6 @@
 // engines joined by NcclTransport over the loopback of NCCL, give the bits of one engine that
 // computes long chunks.
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "gtest/gtest.h"

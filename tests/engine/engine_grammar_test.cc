@@ -1,7 +1,5 @@
 // Answers that follow a grammar: the same tokens at one engine, across a hand-off, after a resume
 // at every token, and for every choice; a grammar that fails ends its own request alone.
-#include <algorithm>
-#include <memory>
 #include <regex>
 
 #include "gtest/gtest.h"

@@ -1,6 +1,5 @@
 // Tests steps that overlap. Requests come, stop, fail or go while one step is begun before another
 // has ended. Every request says what it would say alone, and nothing is held in the end.
-#include <map>
 #include <vector>
 
 #include "fmt/core.h"

@@ -1,5 +1,4 @@
 // How far a prompt is: told by the worker that computes it, and only where it is asked for.
-#include <vector>
 
 #include "gtest/gtest.h"
 

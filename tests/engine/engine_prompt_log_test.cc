@@ -2,7 +2,6 @@
 // several, alone and beside others, on one thread and on several, with a filled cache and after a
 // preemption.
 #include <cmath>
-#include <optional>
 #include <vector>
 
 #include "gtest/gtest.h"

@@ -1,9 +1,7 @@
 // The GGUF reader on one file's bytes, the model config and the tokenizer that are read from it,
 // and the writer as its inverse.
 #include <algorithm>
-#include <cstring>
 #include <deque>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>

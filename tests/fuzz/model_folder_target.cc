@@ -1,5 +1,4 @@
 // A Hugging Face folder: config.json, an index (may be empty), one or two .safetensors files.
-#include <string>
 
 #include "src/model/gguf.h"
 #include "src/model/hf_folder.h"

@@ -1,7 +1,6 @@
 // The directory of one .safetensors file.
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "src/model/safetensors.h"
 #include "tests/fuzz/fuzz_target.h"

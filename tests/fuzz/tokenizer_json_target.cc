@@ -1,8 +1,6 @@
 // tokenizer.json and its neighbours: tokenizer.json, tokenizer_config.json, generation_config.json,
 // config.json, a text to encode. An accepted tokenizer goes through the Rust library's C ABI.
 #include <algorithm>
-#include <string>
-#include <utility>
 
 #include "src/text/folder_tokenizer.h"
 #include "src/text/tokenizer_json.h"

@@ -1,7 +1,6 @@
 // The memory that all bodies of a server may take together, and that each way out gives it back.
 #include "src/http/body_budget.h"
 
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>

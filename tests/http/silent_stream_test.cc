@@ -1,7 +1,6 @@
 // Streams that say nothing for a while, and connections that ask nothing.
 #include <sys/resource.h>
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>

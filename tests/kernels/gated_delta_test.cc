@@ -2,7 +2,6 @@
 // depends on how a sequence is cut.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>

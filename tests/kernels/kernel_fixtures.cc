@@ -3,7 +3,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <iostream>
 
 #include "kernels/math.h"
 #include "tests/kernels/test_bodies.h"

@@ -2,7 +2,6 @@
 // a sequence is cut.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "gtest/gtest.h"

@@ -1,6 +1,5 @@
 #include "kvcache/eviction_queue.h"
 
-#include <algorithm>
 #include <set>
 #include <tuple>
 

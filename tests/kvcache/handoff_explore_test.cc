@@ -1,7 +1,6 @@
 // A prefill worker and a decode worker over a lossy network: every order of events for small
 // worlds, random orders for larger ones.
 #include <deque>
-#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"

@@ -2,7 +2,6 @@
 #include <netinet/in.h>
 #include <sys/resource.h>
 
-#include <cmath>
 #include <cstring>
 #include <set>
 #include <string>

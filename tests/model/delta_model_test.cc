@@ -1,8 +1,6 @@
 // Models with gated delta nets (qwen35): which layers they are and where their states lie, in files
 // and in folders; what is announced to an engine; and files that are refused by name.
-#include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <numeric>

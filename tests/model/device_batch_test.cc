@@ -2,7 +2,6 @@
 // of rows finds every padded batch.
 #include "src/model/device_batch.h"
 
-#include <cstring>
 #include <numeric>
 #include <string>
 #include <vector>

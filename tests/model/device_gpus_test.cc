@@ -2,7 +2,6 @@
 // bits depend on its sequence alone there too, and KV that another such device made gives the same.
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <set>
 #include <span>
 #include <string>

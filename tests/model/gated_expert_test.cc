@@ -1,6 +1,5 @@
 // Mixtures of experts with one more that serves every row, times a gate of its own (qwen35moe):
 // what files and folders say of it, the forms its tensors may have, and what is refused by name.
-#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>

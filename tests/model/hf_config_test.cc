@@ -2,8 +2,6 @@
 // name, and what is refused by name.
 #include "src/model/hf_config.h"
 
-#include <functional>
-
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

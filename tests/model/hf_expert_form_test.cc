@@ -1,7 +1,6 @@
 // The tensors of all experts of gpt_oss: what becomes of each form, and what is refused.
 #include "src/model/hf_expert_form.h"
 
-#include <cstring>
 #include <numeric>
 
 #include "gmock/gmock.h"

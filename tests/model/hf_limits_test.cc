@@ -1,7 +1,6 @@
 // The memory that the texts of a hostile model folder can make their readers hold, and the limits
 // that they meet.
 #include <cstring>
-#include <functional>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <functional>
-#include <limits>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -2,7 +2,6 @@
 // and the keys and tensors that are refused by name, of files and of folders.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <limits>
 #include <random>

@@ -2,9 +2,7 @@
 // part of a KV block that each layer takes, what is announced to an engine, and files that are
 // refused by name.
 #include <algorithm>
-#include <cstring>
 #include <fstream>
-#include <numeric>
 #include <string>
 
 #include "gmock/gmock.h"

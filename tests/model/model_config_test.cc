@@ -2,7 +2,6 @@
 #include "src/model/model_config.h"
 
 #include <functional>
-#include <sstream>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

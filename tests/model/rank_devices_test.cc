@@ -3,10 +3,8 @@
 // it. The devices and kernels stand for real ones and compute nothing.
 #include <algorithm>
 #include <atomic>
-#include <deque>
 #include <map>
 #include <span>
-#include <string>
 #include <thread>
 #include <vector>
 

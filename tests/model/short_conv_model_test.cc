@@ -1,9 +1,5 @@
 // Models with short convolutions (lfm2): which layers they are and what of a KV block they take, in
 // files and in folders; what is announced to an engine; and files that are refused by name.
-#include <algorithm>
-#include <cstring>
-#include <fstream>
-#include <numeric>
 #include <string>
 
 #include "gmock/gmock.h"

@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "gmock/gmock.h"

@@ -2,7 +2,6 @@
 // back. Arguments: the unique id in hexadecimal, the number of bytes. Exit status 0 = done.
 #include <cstdlib>
 #include <cstring>
-#include <string>
 #include <vector>
 
 #include "src/base/hex.h"

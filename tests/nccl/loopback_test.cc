@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstring>
 #include <string>
 #include <vector>
 

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <mutex>
 #include <set>
-#include <string>
 #include <thread>
 
 #include "gtest/gtest.h"

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <memory>
 #include <string>
 
 #include "absl/cleanup/cleanup.h"

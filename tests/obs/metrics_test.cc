@@ -1,6 +1,5 @@
 #include "src/obs/metrics.h"
 
-#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>

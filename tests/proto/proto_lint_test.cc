@@ -1,6 +1,5 @@
 // The rules of proto/README.md, checked on the .proto files themselves. Runs from the repository
 // root.
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

@@ -2,7 +2,6 @@
 // means it, and what a grammar ends is no fault of a worker.
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

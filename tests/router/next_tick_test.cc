@@ -2,7 +2,6 @@
 // timer ends.
 #include <algorithm>
 #include <optional>
-#include <string>
 
 #include "gtest/gtest.h"
 

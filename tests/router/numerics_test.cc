@@ -1,6 +1,5 @@
 // Streams in a cluster whose workers are of two numerics, as in a rolling update: what a client has
 // seen goes on with the same bits, or says that it did not; and nobody else waits for that.
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>

@@ -1,6 +1,5 @@
 // The objective of a router (--slo): who is refused for it, at once and by which wait, and how
 // requests count.
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>

@@ -3,7 +3,6 @@
 #include <set>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "gtest/gtest.h"
 

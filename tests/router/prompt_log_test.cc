@@ -2,7 +2,6 @@
 // workers that know the field.
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "gtest/gtest.h"
 

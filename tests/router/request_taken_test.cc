@@ -1,6 +1,5 @@
 // When a client is told that a worker has its request, how long it may hear nothing after that, and
 // when one that found no room had better come again.
-#include <string>
 #include <utility>
 #include <vector>
 

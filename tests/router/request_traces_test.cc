@@ -3,7 +3,6 @@
 #include "src/router/request_traces.h"
 
 #include <numeric>
-#include <string>
 
 #include "gtest/gtest.h"
 

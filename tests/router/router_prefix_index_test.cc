@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <random>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"

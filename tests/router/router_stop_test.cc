@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"

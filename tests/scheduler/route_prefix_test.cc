@@ -1,7 +1,6 @@
 // Prefix hits in the route policy: what they may decide, and what load may not be overruled.
 #include <algorithm>
 #include <random>
-#include <vector>
 
 #include "gtest/gtest.h"
 

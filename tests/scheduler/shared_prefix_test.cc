@@ -2,7 +2,6 @@
 // that waits.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "scheduler/scheduler.h"

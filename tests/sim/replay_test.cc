@@ -3,7 +3,6 @@
 #include "src/sim/replay.h"
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"

@@ -1,6 +1,5 @@
 // Whole clusters in one thread: no wrong token, no leaked block, no hung client, under each kind of
 // fault and under all of them; and the same seed is the same run.
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include "src/text/utf8.h"
 
 #include <string>
-#include <vector>
 
 #include "gtest/gtest.h"
 

@@ -2,10 +2,8 @@
 // peer are never believed.
 #include "src/worker/handoff_codec.h"
 
-#include <cmath>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "gtest/gtest.h"
 

@@ -1,9 +1,7 @@
 // The sum of memory that a worker logs at start.
 #include "src/worker/memory_sum.h"
 
-#include <algorithm>
 #include <string>
-#include <vector>
 
 #include "gtest/gtest.h"
 

@@ -2,7 +2,6 @@
 // counts, and one with a name that is not found is not forgotten.
 #include "src/worker/peer_updates.h"
 
-#include <atomic>
 #include <string>
 #include <thread>
 

@@ -1,6 +1,5 @@
 // Sessions of routers with a worker, over real gRPC and with a real engine; only the model is a
 // toy.
-#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>

@@ -1,5 +1,4 @@
 // Describes what was simulated, for people and for programs.
-#include <cmath>
 #include <string>
 
 #include "fmt/format.h"

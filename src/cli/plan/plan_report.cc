@@ -1,6 +1,5 @@
 #include "src/cli/plan/plan_report.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "src/device/device.h"

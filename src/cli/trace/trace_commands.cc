@@ -1,6 +1,5 @@
 // `baton trace` and `baton why`: what a cluster remembers of its last requests.
 #include <cstdio>
-#include <utility>
 
 #include "src/base/print.h"
 #include "src/cli/commands.h"

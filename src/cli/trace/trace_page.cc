@@ -1,7 +1,6 @@
 #include "src/cli/trace/trace_page.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "nlohmann/json.hpp"

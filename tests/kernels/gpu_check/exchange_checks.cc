@@ -1,7 +1,6 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "kernels/cuda/exchange_reference.h"

@@ -1,5 +1,4 @@
 // KvGather and KvScatter against their reference: equal bits.
-#include <string>
 #include <vector>
 
 #include "kernels/cuda/kv_slices_reference.h"

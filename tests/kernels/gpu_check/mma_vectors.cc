@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "kernels/math.h"
 #include "tests/kernels/gpu_check/primitives.h"

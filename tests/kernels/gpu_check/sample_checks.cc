@@ -1,4 +1,3 @@
-#include <string>
 #include <vector>
 
 #include "src/base/status.h"

@@ -1,7 +1,6 @@
 // The plan: every pair meets every split that it sees exactly once, within the stated bounds.
 #include "kernels/cuda/attention_plan.h"
 
-#include <algorithm>
 #include <map>
 #include <string>
 #include <tuple>

@@ -3,7 +3,6 @@
 // gemm_test.cc.
 #include <cmath>
 #include <fstream>
-#include <limits>
 #include <map>
 #include <sstream>
 #include <string>

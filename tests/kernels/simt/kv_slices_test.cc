@@ -1,7 +1,6 @@
 // KvGather and KvScatter on the runner: the bits of the reference in every order, the checksum of
 // the hand-off, nothing written where a checksum is wrong, every mutant noticed.
 #include <cstring>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>

@@ -2,7 +2,6 @@
 // token in every order.
 #include <bit>
 #include <limits>
-#include <optional>
 #include <string>
 #include <vector>
 
