@@ -122,8 +122,8 @@ inline constexpr uint32_t kMaxWaiting = 1024;
 inline constexpr uint32_t kMaxBatchTokens = 1024;
 inline constexpr uint32_t kMaxChunkTokens = 512;
 // Rows of prompts whose log-probabilities are wanted, in one step: each is a row of logits, 1 MiB
-// for a vocabulary of 262,144.
-inline constexpr uint32_t kMaxPromptLogRows = 128;
+// for a vocabulary of 262,144. Blocks of 16 tokens and the products' tiles of 12 rows divide it.
+inline constexpr uint32_t kMaxPromptLogRows = 144;
 // A step is planned to take no longer, so that a reservation is answered within 500 ms.
 inline constexpr int64_t kTargetStepUs = 100'000;
 // Without decode rows the target is for all layers but the output layer's rows of prompts. With

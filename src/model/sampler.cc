@@ -345,7 +345,12 @@ void Sampler::FillLogprobs(std::span<const float> logits, uint32_t num_top, Samp
   out.logprob = logprob_of(logits[static_cast<size_t>(out.token)]);
   if (num_top == 0) return;
   std::array<Candidate, limits::kMaxTopLogprobs> best;
-  const size_t num_best = TakeLargest(logits, std::span(best).first(num_top));
+  size_t num_best = 0;
+  if (num_top > 1) {
+    num_best = TakeLargest(logits, std::span(best).first(num_top));
+  } else if (largest > kMinusInfinity) {
+    best[num_best++] = {largest, static_cast<TokenId>(loops.first_equal(logits, largest))};
+  }
   for (const Candidate& candidate : std::span(best).first(num_best)) {
     out.top[out.num_top++] = {candidate.token, logprob_of(candidate.l)};
   }

@@ -71,19 +71,22 @@ BATON_FLATTEN inline void Divide(std::span<const float> logits, float temperatur
 
 BATON_FLATTEN inline double SumExp(std::span<const float> logits, float largest) {
   constexpr size_t kSize = kChunks * kChunk;
-  float weights[kSize];
+  float last[kSize];  // the rest of a row, filled up with what has no weight
   double total = 0.0;
   for (size_t begin = 0; begin < logits.size(); begin += kSize) {
+    const float* chunks = logits.data() + begin;
     const size_t rest = logits.size() - begin;
-    const size_t size = rest < kSize ? rest : kSize;
-    for (size_t i = 0; i < size; ++i) {
-      weights[i] = kernels::ExpOfNonPositive(logits[begin + i] - largest);
+    if (rest < kSize) {
+      for (size_t i = 0; i < rest; ++i) last[i] = chunks[i];
+      for (size_t i = rest; i < kSize; ++i) last[i] = kernels::kMinusInfinity;
+      chunks = last;
     }
-    for (size_t i = size; i < kSize; ++i) weights[i] = 0.0f;
     float lanes[kChunks][kLanes] = {};
     for (size_t i = 0; i < kChunk; i += kLanes) {
       for (size_t c = 0; c < kChunks; ++c) {
-        for (size_t j = 0; j < kLanes; ++j) lanes[c][j] += weights[c * kChunk + i + j];
+        for (size_t j = 0; j < kLanes; ++j) {
+          lanes[c][j] += kernels::ExpOfNonPositive(chunks[c * kChunk + i + j] - largest);
+        }
       }
     }
     double sums[kChunks] = {};

@@ -614,6 +614,25 @@ TEST(SamplerTest, TheLogprobOfAGivenTokenHasTheBitsOfASampledOne) {
   }
 }
 
+TEST(SamplerTest, OneTopTokenIsTheFirstOfSeveral) {
+  std::mt19937_64 random(TestSeed());
+  for (int i = 0; i < 50; ++i) {
+    std::vector<float> logits = RandomLogits(random, 997);
+    logits[random() % logits.size()] = kNan;
+    logits[random() % logits.size()] = 100.0f;
+    logits[random() % logits.size()] = 100.0f;
+    SampledToken one;
+    SampledToken two;
+    ASSERT_EQ(Sampler::LogprobOf(logits, 1, one), Sampler::LogprobOf(logits, 2, two));
+    ASSERT_EQ(one.num_top, 1u);
+    ASSERT_EQ(two.num_top, 2u);
+    EXPECT_EQ(one.top[0], two.top[0]);
+  }
+  SampledToken none;
+  (void)Sampler::LogprobOf(std::vector<float>(20, kMinusInfinity), 1, none);
+  EXPECT_EQ(none.num_top, 0u);
+}
+
 TEST(SamplerTest, EveryCutContinuesWithTheSameTokensAndLogprobs) {
   constexpr size_t kLength = 24;
   const std::vector<std::function<void(SamplingParams&)>> variants = {
