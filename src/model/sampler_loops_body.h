@@ -69,6 +69,16 @@ BATON_FLATTEN inline void Divide(std::span<const float> logits, float temperatur
   }
 }
 
+// Adds exp(l - largest) of kLanes logits of each chunk.
+BATON_FLATTEN inline void AddWeights(const float* chunks, float largest,
+                                     float (&lanes)[kChunks][kLanes]) {
+  for (size_t c = 0; c < kChunks; ++c) {
+    for (size_t j = 0; j < kLanes; ++j) {
+      lanes[c][j] += kernels::ExpOfNonPositive(chunks[c * kChunk + j] - largest);
+    }
+  }
+}
+
 BATON_FLATTEN inline double SumExp(std::span<const float> logits, float largest) {
   constexpr size_t kSize = kChunks * kChunk;
   float last[kSize];  // the rest of a row, filled up with what has no weight
@@ -82,13 +92,7 @@ BATON_FLATTEN inline double SumExp(std::span<const float> logits, float largest)
       chunks = last;
     }
     float lanes[kChunks][kLanes] = {};
-    for (size_t i = 0; i < kChunk; i += kLanes) {
-      for (size_t c = 0; c < kChunks; ++c) {
-        for (size_t j = 0; j < kLanes; ++j) {
-          lanes[c][j] += kernels::ExpOfNonPositive(chunks[c * kChunk + i + j] - largest);
-        }
-      }
-    }
+    for (size_t i = 0; i < kChunk; i += kLanes) AddWeights(chunks + i, largest, lanes);
     double sums[kChunks] = {};
     for (size_t j = 0; j < kLanes; ++j) {
       for (size_t c = 0; c < kChunks; ++c) sums[c] += double{lanes[c][j]};
