@@ -124,7 +124,7 @@ def pool_flags(model, args=()):
     if "--kv-memory" in args:
         return ()
     if model == "smollm2:135m":
-        return ("--kv-memory", "256MiB")
+        return ("--kv-memory", "512MiB" if "f32" in args else "256MiB")
     return ("--kv-memory", "16MiB") if str(model).startswith(str(GOLDEN)) else ()
 
 

@@ -2,7 +2,6 @@
 #include "src/engine/first_token.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <memory>
 #include <vector>

@@ -17,6 +17,7 @@
 
 #include "src/model/gguf.h"
 #include "src/model/model_config.h"
+#include "src/model/model_report.h"
 #include "tests/model/test_model.h"
 
 namespace baton::model {
