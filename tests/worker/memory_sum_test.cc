@@ -38,7 +38,7 @@ TEST(MemorySumTest, EachNeedIsItsLimitTimesItsSize) {
   const uint64_t prompt = 2048 * 4;
   EXPECT_EQ(NeedOf(facts, "weights"), 92 * kMiB);
   EXPECT_EQ(NeedOf(facts, "KV pool"), 368'640'000u);
-  EXPECT_EQ(NeedOf(facts, "logits"), 75 * kMiB) << "256 + 16 + 128 rows of 49,152 floats";
+  EXPECT_EQ(NeedOf(facts, "logits"), 78 * kMiB) << "256 + 16 + 144 rows of 49,152 floats";
   EXPECT_EQ(NeedOf(facts, "requests"), 1024 * (prompt + order) + (256 + 16 + 1024) * prompt);
   EXPECT_EQ(NeedOf(facts, "inbox"), 8192 * (prompt + order));
   EXPECT_EQ(NeedOf(facts, "hand-offs"), 1000u * 30 * 9);
@@ -63,7 +63,7 @@ TEST(MemorySumTest, OtherConfigurationsHaveOtherSums) {
   EXPECT_EQ(NeedOf(facts, "guesses"), 0u);
   facts.has_guesses = true;
   EXPECT_EQ(NeedOf(facts, "guesses"), 256 * (4'096 + 2'048) * 4u) << "pairs and places";
-  EXPECT_EQ(NeedOf(facts, "logits"), 99 * kMiB) << "128 rows more";
+  EXPECT_EQ(NeedOf(facts, "logits"), 102 * kMiB) << "128 rows more";
   EXPECT_EQ(NeedOf(facts, "sampling"), 0u);
   facts.num_threads = 16;
   EXPECT_EQ(NeedOf(facts, "sampling"), 9 * kMiB) << "12 bytes a token of the vocabulary, a thread";
@@ -82,7 +82,7 @@ TEST(MemorySumTest, OtherConfigurationsHaveOtherSums) {
 TEST(MemorySumTest, TheLineHasBothSumsAndTheirParts) {
   EXPECT_EQ(
       MemoryText(MemoryNeeds(DemoFacts())),
-      "519.1 MiB at start (weights 92 MiB, KV pool 351.6 MiB, logits 75 MiB, tokenizer 600 "
+      "522.1 MiB at start (weights 92 MiB, KV pool 351.6 MiB, logits 78 MiB, tokenizer 600 "
       "KiB) and at most 8.8 GiB with every queue full (requests 26.6 MiB, inbox 132 MiB, "
       "hand-offs 263.7 KiB, prefix changes 236.6 KiB, grammars 512 MiB, tokens for routers 64 "
       "MiB, messages of routers 32 MiB, KV connections 20 MiB, queues of KV peers 7.5 GiB)");
