@@ -54,7 +54,7 @@ constexpr FormRow kForms[] = {
     {"json_object", "structured_outputs.json_object", "", GrammarKind::kJsonObject,
      "true or false"},
     {"structural_tag", "structured_outputs.structural_tag", "", GrammarKind::kStructuralTag,
-     "an object {\"structures\":array,\"triggers\":array}, or its text"},
+     "an object {\"structures\":array,\"triggers\":array} or {\"format\":object}, or its text"},
 };
 
 // Members of structured_outputs that would change what a form lets through.
@@ -223,7 +223,8 @@ std::string_view ExpectedOfKind(GrammarKind kind) {
     case GrammarKind::kLark:
       return "a grammar in Lark's form, or in GBNF (root ::= ..)";
     case GrammarKind::kStructuralTag:
-      return "an object {\"structures\":[{\"begin\",\"schema\",\"end\"}],\"triggers\":array}";
+      return "an object {\"structures\":[{\"begin\",\"schema\",\"end\"}],\"triggers\":array} or "
+             "{\"format\":{\"type\", ..}}";
     case GrammarKind::kJsonObject:
       break;
   }

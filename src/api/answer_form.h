@@ -23,8 +23,9 @@ namespace baton::api {
 
 inline constexpr std::string_view kExpectedResponseFormat =
     "{\"type\":\"text\"}, {\"type\":\"json_object\"}, "
-    "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":object}} or "
-    "{\"type\":\"structural_tag\",\"structures\":array,\"triggers\":array}";
+    "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":object}}, "
+    "{\"type\":\"structural_tag\",\"structures\":array,\"triggers\":array} or "
+    "{\"type\":\"structural_tag\",\"format\":object}";
 inline constexpr std::string_view kExpectedStructuredOutputs =
     "an object with one of json, regex, choice, grammar, json_object and structural_tag";
 inline constexpr std::string_view kExpectedSchema = "a JSON Schema as an object, or as its text";

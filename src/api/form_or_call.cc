@@ -33,7 +33,15 @@ bool IsOneOf(std::string_view key, std::initializer_list<std::string_view> keys)
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
+// A name of an anchor that no other part has.
+JsonValue AnchorAt(std::string_view place, std::string_view name) {
+  std::string text(place.substr(2));
+  std::replace(text.begin(), text.end(), '/', '.');
+  return JsonText(text.append(".").append(name));
+}
+
 // The schema becomes the part at `place` of another one: "#/$defs/a" is place + "/$defs/a" there.
+// Anchors get the place before their names: two parts may have one of equal names.
 void MoveReferences(std::string_view place, JsonValue* schema) {
   if (JsonValue::Array* list = schema->AsArray()) {
     for (JsonValue& item : *list) MoveReferences(place, &item);
@@ -46,6 +54,10 @@ void MoveReferences(std::string_view place, JsonValue* schema) {
     const bool is_local = text != nullptr && (*text == "#" || text->starts_with("#/"));
     if (key == "$ref" && is_local) {
       value = JsonValue(std::string(place) + text->substr(1));
+    } else if (key == "$ref" && text != nullptr && text->starts_with('#')) {
+      value = JsonText("#" + *AnchorAt(place, text->substr(1)).AsString());
+    } else if (key == "$anchor" && text != nullptr) {
+      value = AnchorAt(place, *text);
     } else if (IsOneOf(key, {"properties", "patternProperties", "$defs", "definitions"})) {
       // The names in these objects are no keywords.
       JsonValue::Object* named = value.AsObject();

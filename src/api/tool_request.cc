@@ -152,6 +152,10 @@ std::string TagOf(const ToolParams& tools, ToolStyle style, const std::vector<si
     tag.emplace_back("separator", TextValue("\n"));
   } else {
     tag.emplace_back("triggers", JsonValue(JsonValue::Array{TextValue("<tool_call>")}));
+    // Readers of this style take a call without "<tool_call>" before it too.
+    if (style == ToolStyle::kQwen3Coder) {
+      tag.emplace_back("excludes", JsonValue(JsonValue::Array{TextValue("<function=")}));
+    }
   }
   std::string text;
   AppendJson(JsonValue(std::move(tag)), &text);

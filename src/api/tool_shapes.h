@@ -22,7 +22,8 @@ bool DemandsUndeclared(const JsonValue& schema);
 // objects, names by patterns, counts of members ...) no list of parameters follows the schema.
 bool FitsParameters(const JsonValue& schema);
 
-// The shape of `function` for the parser of its calls. Cost: one walk over its properties.
+// The shape of `function` for the parser of its calls, with the types that its properties have by
+// `type`, `const` and `enum`, also through `$ref` and lists of schemas.
 text::ToolShape ShapeOf(const ToolFunction& function, bool is_allowed, ParameterWriter writer);
 
 }  // namespace baton::api

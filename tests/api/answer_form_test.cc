@@ -83,6 +83,12 @@ TEST_F(AnswerFormTest, EveryFieldBecomesAGrammar) {
            Case{R"(,"structured_outputs":{"grammar":"start: \"a\""})", GrammarKind::kLark,
                 "start: \"a\""},
            Case{R"(,"structured_outputs":{"json_object":true})", GrammarKind::kJsonObject, ""},
+           Case{R"(,"response_format":{"type":"structural_tag","format":{"type":"any_text"}})",
+                GrammarKind::kStructuralTag, R"({"format":{"type":"any_text"}})"},
+           Case{R"(,"structured_outputs":{"structural_tag":)"
+                R"("{\"type\":\"structural_tag\",\"format\":{\"type\":\"any_text\"}}"})",
+                GrammarKind::kStructuralTag,
+                R"({"type":"structural_tag","format":{"type":"any_text"}})"},
            Case{R"(,"guided_json":{})", GrammarKind::kSchemaLoose, "{}"},
            Case{R"(,"guided_regex":"a+")", GrammarKind::kRegex, "a+"},
            Case{R"(,"guided_choice":["yes"])", GrammarKind::kChoice, R"(["yes"])"},
@@ -105,6 +111,18 @@ TEST_F(AnswerFormTest, ABadFormIsRefusedBeforeAWorkerHearsOfIt) {
   const std::string strict =
       R"(,"response_format":{"type":"json_schema","json_schema":{"strict":true,"schema":)";
   for (const Case& c : {
+           Case{strict + R"({"type":"array","minItems":1,"items":{"$ref":"#"}}}})",
+                "response_format.json_schema.schema", "invalid_value",
+                "#: it demands itself again without end"},
+           Case{strict + R"({"type":"object","minProperties":2}}})",
+                "response_format.json_schema.schema", "invalid_value", "#/minProperties: "},
+           Case{R"(,"response_format":{"type":"structural_tag","format":{"type":"sequence",)"
+                R"("elements":[{"type":"token","token":5}]}})",
+                "response_format", "invalid_value", "#/format/elements/0/type: is not supported"},
+           Case{R"(,"structured_outputs":{"structural_tag":{"format":{"type":"json_schema",)"
+                R"("json_schema":{"minimum":3,"maximum":2,"type":"integer"}}}})",
+                "structured_outputs.structural_tag", "invalid_value",
+                "#/format/json_schema: Unsatisfiable"},
            Case{strict + R"({"properties":{"a":{"type":"array","uniqueItems":true}}}}})",
                 "response_format.json_schema.schema", "invalid_value",
                 "#/properties/a/uniqueItems: the keyword is not supported"},

@@ -117,6 +117,29 @@ const std::vector<Case> kCases = {
      "g {}"},
     {ToolStyle::kQwen3Coder, "<tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call>", "",
      "g {}"},
+    // A closing tag in a string of JSON.
+    {ToolStyle::kQwen3Coder,
+     "<tool_call>\n<function=f>\n<parameter=o>\n{\"a\": \"x</parameter>\\\"</parameter>y\\\\\", "
+     "\"b\": [\"</function>\"]}\n</parameter>\n<parameter=any>\n\"</parameter>\"\n</parameter>\n"
+     "</function>\n</tool_call>",
+     "",
+     "f {\"o\": {\"a\": \"x</parameter>\\\"</parameter>y\\\\\", \"b\": [\"</function>\"]}, "
+     "\"any\": \"</parameter>\"}"},
+    // A text with a quote that begins no string: seen by a line break, the value, or the end.
+    {ToolStyle::kQwen3Coder,
+     "<function=f>\n<parameter=any>\n\"5</parameter>\n<parameter=n>\n5\n</parameter>\n</"
+     "function>\n",
+     "", "f {\"any\": \"\\\"5\", \"n\": 5}"},
+    {ToolStyle::kQwen3Coder,
+     "<function=f><parameter=any>{\"5</parameter><parameter=o>{\"a\": \"</parameter></function>",
+     "", "f {\"any\": \"{\\\"5\", \"o\": \"{\\\"a\\\": \\\"\"}"},
+    {ToolStyle::kQwen3Coder,
+     "<function=f><parameter=any>\"5</parameter></function></tool_call> "
+     "<function=f><parameter=any>\"6</parameter></function></tool_call>bye",
+     "bye", "f {\"any\": \"\\\"5\"}\nf {\"any\": \"\\\"6\"}"},
+    {ToolStyle::kQwen3Coder,
+     "<function=f><parameter=any>say \"5</parameter><parameter=city>\"</parameter></function>", "",
+     "f {\"any\": \"say \\\"5\", \"city\": \"\\\"\"}"},
     // Bare JSON.
     {ToolStyle::kLlama3,
      "{\"name\": \"f\", \"parameters\": {\"city\": \"x\"}}; {\"name\": \"g\", \"parameters\": "
@@ -248,6 +271,30 @@ TEST(ToolParserTest, ACallThatIsCutGetsNoArgumentsThatTheModelDidNotWrite) {
     all.Add(parser->Flush(is_cut));
     EXPECT_EQ(all.calls, is_cut ? "g " : "g {}");
   }
+}
+
+// The rest of the string would have come after the cut.
+TEST(ToolParserTest, AStringThatIsCutDoesNotEndAtAClosingTagWithinIt) {
+  const std::string text = "<function=f><parameter=any>\"a</parameter>b";
+  for (const bool is_cut : {false, true}) {
+    const auto parser = ToolParser::Create(ToolStyle::kQwen3Coder, Rules());
+    Joined all;
+    all.Add(parser->Push(text));
+    all.Add(parser->Flush(is_cut));
+    EXPECT_EQ(all.calls, is_cut ? "f {\"any\": " : "f {\"any\": \"\\\"a\"");
+  }
+}
+
+// One answer is read twice at most, however many of its strings are none.
+TEST(ToolParserTest, StringsThatAreNoneCostOneReading) {
+  std::string text;
+  std::string calls;
+  for (int i = 0; i < 20'000; ++i) {
+    text += "<function=f><parameter=any>\"5</parameter></function></tool_call>";
+    calls += i == 0 ? "" : "\n";
+    calls += "f {\"any\": \"\\\"5\"}";
+  }
+  EXPECT_EQ(Read(ToolStyle::kQwen3Coder, text).calls, calls);
 }
 
 TEST(ToolParserTest, ArgumentsStreamByteByByte) {

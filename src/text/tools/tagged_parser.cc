@@ -115,16 +115,76 @@ XmlCall::Step XmlCall::OnKey(char c, PartsWriter* out) {
   value_.clear();
   at_value_start_ = true;
   holds_break_ = false;
+  const bool is_json = believes_strings_ && (types_ & kJsonText) == 0;
+  strings_ = is_json ? Strings::kBefore : Strings::kNotWatched;
+  value_at_mark_.reset();
+  after_mark_.clear();
   place_ = Place::kValue;
   return Step::kMore;
 }
 
 void XmlCall::OnValue(char c, PartsWriter* out) {
+  if (value_at_mark_.has_value()) after_mark_.push_back(c);
   const int found = value_end_.Push(c, &released_);
   AddToValue(released_, out);
-  if (found == MarkMatcher::kNone) return;
+  for (const char byte : released_) WatchString(byte);
+  const bool is_inside = strings_ == Strings::kInside || strings_ == Strings::kEscaped;
+  if (found != MarkMatcher::kNone && !is_inside) {
+    if (value_at_mark_.has_value() && TypeOfJson(Trimmed(value_)) == 0) return EndAtFirstMark(out);
+    EndValue(out);
+    place_ = Place::kBetween;
+  } else if (found != MarkMatcher::kNone) {
+    if (!value_at_mark_.has_value()) value_at_mark_ = value_.size();
+    AddToValue(kValueEnd[0], out);
+    strings_ = Strings::kInside;
+  } else if (strings_ == Strings::kNotWatched && value_at_mark_.has_value()) {
+    EndAtFirstMark(out);
+  }
+}
+
+// A line break or another control character stands in no string of JSON.
+void XmlCall::WatchString(char c) {
+  switch (strings_) {
+    case Strings::kNotWatched:
+      return;
+    case Strings::kBefore:
+      if (IsJsonBlank(c)) return;
+      strings_ = c == '{' || c == '[' || c == '"' ? Strings::kOutside : Strings::kNotWatched;
+      if (c == '"') strings_ = Strings::kInside;
+      return;
+    case Strings::kOutside:
+      if (c == '"') strings_ = Strings::kInside;
+      return;
+    case Strings::kInside:
+    case Strings::kEscaped:
+      if (static_cast<unsigned char>(c) < 0x20) {
+        strings_ = Strings::kNotWatched;
+      } else if (strings_ == Strings::kEscaped) {
+        strings_ = Strings::kInside;
+      } else if (c == '"') {
+        strings_ = Strings::kOutside;
+      } else if (c == '\\') {
+        strings_ = Strings::kEscaped;
+      }
+      return;
+  }
+}
+
+// The closing tag in what seemed to be a string ended the value. The text after it is read again.
+void XmlCall::EndAtFirstMark(PartsWriter* out) {
+  believes_strings_ = false;
+  value_.resize(*value_at_mark_);
+  value_at_mark_.reset();
+  value_end_.Release();
   EndValue(out);
+  unread_ = std::exchange(after_mark_, {});
   place_ = Place::kBetween;
+}
+
+bool XmlCall::EndText(PartsWriter* out) {
+  if (place_ != Place::kValue || !value_at_mark_.has_value()) return false;
+  EndAtFirstMark(out);
+  return true;
 }
 
 void XmlCall::AddToValue(std::string_view text, PartsWriter* out) {
@@ -224,6 +284,8 @@ void TaggedParser::OnJson(char c) {
 void TaggedParser::OnXml(char c) {
   switch (xml_.Push(c, &out_)) {
     case XmlCall::Step::kMore:
+      // Read again once in an answer at most: after that no string is believed.
+      for (const char byte : xml_.TakeUnread()) OnByte(byte);
       return;
     case XmlCall::Step::kFunctionEnd:
       place_ = Place::kClosing;
@@ -274,7 +336,11 @@ void TaggedParser::GiveBack(std::string_view more) {
   place_ = Place::kText;
 }
 
-void TaggedParser::OnEnd(bool /*is_cut*/) {
+void TaggedParser::OnEnd(bool is_cut) {
+  // A text that was cut may have gone on with the rest of the string.
+  if (place_ == Place::kXml && !is_cut && xml_.EndText(&out_)) {
+    for (const char byte : xml_.TakeUnread()) OnByte(byte);
+  }
   switch (place_) {
     case Place::kText:
       return out_.Content(text_marks_.Release());

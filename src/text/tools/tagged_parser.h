@@ -4,9 +4,12 @@
 #ifndef BATON_TEXT_TOOLS_TAGGED_PARSER_H_
 #define BATON_TEXT_TOOLS_TAGGED_PARSER_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "src/text/tools/json_call.h"
 #include "src/text/tools/mark_matcher.h"
@@ -15,7 +18,9 @@
 namespace baton::text {
 
 // Reads what follows "<function=": the name, then parameters whose values become JSON by the types
-// of their schema. A parameter that is a text streams; other values are given when they end.
+// of their schema. A parameter that is a text streams; other values are given when they end. A
+// closing tag within a string of such a JSON value is a part of the string. Where the string turns
+// out to be none, the closing tag was one, and no later string of the answer is believed.
 class XmlCall {
  public:
   enum class Step : uint8_t { kMore, kFunctionEnd, kCallEnd, kBroken };
@@ -27,6 +32,10 @@ class XmlCall {
   bool has_begun() const { return place_ != Place::kName; }
   // The bytes of a name that has not ended.
   const std::string& held() const { return name_; }
+  // No text follows. True: a value has ended now, and there are bytes to take.
+  bool EndText(PartsWriter* out);
+  // Takes the bytes that must be read again, after the end of a value that was found late.
+  std::string TakeUnread() { return std::exchange(unread_, {}); }
 
  private:
   enum class Place : uint8_t { kName, kBetween, kKey, kValue };
@@ -37,6 +46,8 @@ class XmlCall {
   void OnValue(char c, PartsWriter* out);
   void AddToValue(std::string_view text, PartsWriter* out);
   void EndValue(PartsWriter* out);
+  void EndAtFirstMark(PartsWriter* out);
+  void WatchString(char c);
 
   const ToolRules& rules_;
   const ToolShape* function_ = nullptr;
@@ -51,6 +62,14 @@ class XmlCall {
   bool streams_ = false;         // the value is a text
   bool at_value_start_ = false;  // one line break after the tag is no part of the value
   bool holds_break_ = false;     // nor is one before the closing tag
+
+  // Strings of a value that is JSON. They are watched from its first byte, unless that begins none.
+  enum class Strings : uint8_t { kNotWatched, kBefore, kOutside, kInside, kEscaped };
+  Strings strings_ = Strings::kNotWatched;
+  bool believes_strings_ = true;         // false: one of this answer was none
+  std::optional<size_t> value_at_mark_;  // bytes of `value_` before a closing tag in a string
+  std::string after_mark_;               // the text after that tag
+  std::string unread_;
   uint32_t num_parameters_ = 0;
 };
 

@@ -10,7 +10,7 @@ use serde_json::{json, Map, Value};
 use super::schema::{self, Blanks, Checked, Strictness};
 use super::state::Grammar;
 use super::vocabulary::Vocabulary;
-use super::{gbnf, json_text, lark, regex, structural};
+use super::{gbnf, json_text, lark, one_of, regex, structural};
 use crate::budget::{self, Bounds};
 use crate::Failure;
 
@@ -56,6 +56,8 @@ pub const BLANKS: [(&str, &str); 3] = [
     ("key_separator", r":\x20?"),
     ("item_separator", r",\x20?"),
 ];
+/// The escapes that leave each name one spelling: none of a character that can stand as it is.
+pub const ESCAPES: (&str, &str) = ("json_allowed_escapes", "nrbtf\\\"");
 /// Messages are cut here: an error is one readable line.
 const MAX_MESSAGE_BYTES: usize = 1000;
 /// Compilations that may be spent on finding the place of an error in a schema.
@@ -143,8 +145,54 @@ pub fn with_options(schema: Value, strictness: Strictness, blanks: Blanks) -> Va
             options[name] = pattern.into();
         }
     }
+    if names_need_one_spelling(&members) && !members.iter().any(holds_control) {
+        options[ESCAPES.0] = ESCAPES.1.into();
+    }
     members.insert("x-guidance".to_string(), options);
     Value::Object(members)
+}
+
+/// Whether a constant has a control character that only `\u` can spell.
+fn holds_control((key, value): (&String, &Value)) -> bool {
+    let is_constant = matches!(key.as_str(), "const" | "enum");
+    match value {
+        Value::String(text) => {
+            let is_short = |c: char| matches!(c, '\u{8}' | '\u{c}' | '\n' | '\r' | '\t');
+            is_constant && text.chars().any(|c| c.is_ascii_control() && !is_short(c))
+        }
+        Value::Array(items) if is_constant => items.iter().any(|item| holds_control((key, item))),
+        Value::Array(schemas) => {
+            let mut members = schemas.iter().filter_map(Value::as_object).flatten();
+            members.any(holds_control)
+        }
+        Value::Object(members) if is_constant => {
+            members.values().any(|value| holds_control((key, value)))
+        }
+        Value::Object(members) => members.iter().any(holds_control),
+        _ => false,
+    }
+}
+
+/// Whether an object in the schema may have other members beside those that it declares by their
+/// names or patterns. `"\u0061"` would be another name than `"a"` there, and the same to a reader.
+pub fn names_need_one_spelling(members: &Map<String, Value>) -> bool {
+    let is_empty = |key: &str| match members.get(key) {
+        Some(Value::Object(all)) => all.is_empty(),
+        Some(Value::Array(all)) => all.is_empty(),
+        _ => true,
+    };
+    let is_closed = members.get("additionalProperties") == Some(&Value::Bool(false));
+    let has_names = !is_empty("properties") || !is_empty("required");
+    if !is_empty("patternProperties") || (has_names && !is_closed) {
+        return true;
+    }
+    let of = |schema: &Value| schema.as_object().is_some_and(names_need_one_spelling);
+    members.iter().any(|(key, value)| match (key.as_str(), value) {
+        ("const" | "enum", _) => false,
+        ("properties" | "$defs", Value::Object(all)) => all.values().any(of),
+        (_, Value::Array(schemas)) => schemas.iter().any(of),
+        (_, schema) => of(schema),
+    })
 }
 
 fn schema_parser(
@@ -189,10 +237,7 @@ fn compile_plain(
 fn coded(place: &str, message: &str) -> Failure {
     const LIMITS: [&str; 6] = ["fuel", "too large", "too big", "too many", "stack level", "limit"];
     let message_here = if message.starts_with("oneOf constraints are not supported") {
-        format!(
-            "{place}/oneOf: the branches do not exclude each other by their types or by a \
-             required constant; use anyOf"
-        )
+        format!("{place}/oneOf: {}", one_of::OVERLAP)
     } else {
         format!("{place}: {message}")
     };

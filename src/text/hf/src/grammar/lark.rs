@@ -68,8 +68,15 @@ fn read_schema(text: &str, from: usize, limits: &Limits) -> Result<(usize, Value
     }
     let end = from + reader.byte_offset();
     let source = json_text::parse("its text", &text[from..end], limits.max_values)?;
-    schema::check(&source, Strictness::Strict, limits)?;
-    Ok((end, source))
+    let checked = schema::check_open(&source, Strictness::Strict, limits)?;
+    Ok((end, with_own_options(checked.schema, source.get("x-guidance"))))
+}
+
+fn with_own_options(mut schema: Value, own: Option<&Value>) -> Value {
+    if let (Value::Object(members), Some(own)) = (&mut schema, own) {
+        members.insert("x-guidance".to_string(), own.clone());
+    }
+    schema
 }
 
 /// The schema with bounded blanks, in as many lines as `written` has: later errors of llguidance
@@ -80,10 +87,13 @@ fn in_place_of(written: &str, schema: Value) -> String {
         Value::Bool(true) => Map::new(),
         _ => return written.to_string(),
     };
-    let own = members.remove("x-guidance");
+    let own = members.shift_remove("x-guidance");
     let Value::Object(mut options) = own.unwrap_or_else(|| Value::Object(Map::new())) else {
         return written.to_string();
     };
+    if compile::names_need_one_spelling(&members) {
+        options.entry(compile::ESCAPES.0).or_insert_with(|| compile::ESCAPES.1.into());
+    }
     let has_blanks = options.get("whitespace_flexible") != Some(&Value::Bool(false));
     if has_blanks {
         for (name, pattern) in compile::BLANKS {

@@ -1,8 +1,12 @@
 //! Grammars that an answer must follow (JSON schemas, regular expressions, choices, Lark), over the
 //! crate llguidance. NOTES.md beside the crate says where schemas differ from the standard.
 
+mod arrange;
 mod bounds;
 mod compile;
+mod counts;
+mod endless;
+mod formats;
 mod gbnf;
 mod json_text;
 mod lark;
@@ -25,8 +29,14 @@ pub use vocabulary::Vocabulary;
 #[path = "closed_tests.rs"]
 mod closed_tests;
 #[cfg(test)]
+#[path = "format_tests.rs"]
+mod format_tests;
+#[cfg(test)]
 #[path = "gbnf_tests.rs"]
 mod gbnf_tests;
+#[cfg(test)]
+#[path = "joined_tests.rs"]
+mod joined_tests;
 #[cfg(test)]
 #[path = "mask_tests.rs"]
 mod mask_tests;

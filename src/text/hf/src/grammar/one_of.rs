@@ -1,36 +1,211 @@
 //! Branches of `oneOf` that exclude each other by the value of one member, as tagged unions do.
 //! llguidance does not look through `$ref` for that, so they become `anyOf`, which says the same.
+//! Branches that it holds to exclude each other because we closed their objects stay no `oneOf`.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use super::places::{escaped, target_of};
+
 /// Looked through in a row at most, of references that stand alone.
 const MAX_REFS: usize = 16;
 /// Names that may be looked at for one schema: some 20 ms. Many lists may refer to one branch of
-/// many names, so their product has no other bound. A `oneOf` beyond it stays.
-pub const MAX_LOOKS: usize = 1 << 22;
+/// many names, so their product has no other bound. A `oneOf` beyond it stays, or is said to
+/// overlap.
+const MAX_LOOKS: usize = 1 << 22;
+/// Two branches that are compared cost as much as some names.
+const LOOKS_OF_A_PAIR: usize = 4;
+/// The mark of an object that the standard leaves open, and we close.
+pub const NARROWED: &str = "x-narrowed";
+pub const OVERLAP: &str = "the branches do not exclude each other by their types or by a \
+                           required constant; use anyOf";
 
-/// Rewrites each such `oneOf` in `schema`, a checked one whose references are in `definitions`.
-/// `looks`: the names that may still be looked at.
-pub fn rewrite(schema: &mut Value, definitions: &Map<String, Value>, looks: &mut usize) {
-    match schema {
-        Value::Object(members) => {
-            let branches = members.get("oneOf").and_then(Value::as_array);
-            let is_tagged = branches.is_some_and(|list| exclude_by_a_tag(list, definitions, looks));
-            if is_tagged && !members.contains_key("anyOf") {
-                if let Some(list) = members.remove("oneOf") {
-                    members.insert("anyOf".to_string(), list);
+/// Settles each `oneOf` of a checked schema and of its definitions: a tagged union becomes `anyOf`.
+/// Returns the places of those whose branches may hold together: they become `anyOf` too.
+pub fn settle(
+    schema: &mut Value,
+    definitions: &mut Map<String, Value>,
+    places: &[String],
+) -> Vec<String> {
+    let all = definitions.clone();
+    let mut walk = Walk::new(&all, MAX_LOOKS);
+    walk.rewrite(schema);
+    for (definition, place) in definitions.values_mut().zip(places) {
+        walk.path = vec![place.clone()];
+        walk.rewrite(definition);
+    }
+    walk.overlaps
+}
+
+struct Walk<'a> {
+    definitions: &'a Map<String, Value>,
+    /// Which definitions are objects that we closed, once that is asked for.
+    narrowed: Option<Vec<bool>>,
+    /// Names that may still be looked at.
+    looks: usize,
+    path: Vec<String>,
+    overlaps: Vec<String>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(definitions: &'a Map<String, Value>, looks: usize) -> Self {
+        let path = vec!["#".to_string()];
+        Walk { definitions, narrowed: None, looks, path, overlaps: Vec::new() }
+    }
+
+    fn rewrite(&mut self, schema: &mut Value) {
+        match schema {
+            Value::Object(members) => {
+                self.settle_list(members);
+                for (key, value) in members.iter_mut() {
+                    if !matches!(key.as_str(), "const" | "enum" | "required") {
+                        self.path.push(escaped(key));
+                        self.rewrite(value);
+                        self.path.pop();
+                    }
                 }
             }
-            for (key, value) in members.iter_mut() {
-                if !matches!(key.as_str(), "const" | "enum" | "required") {
-                    rewrite(value, definitions, looks);
+            Value::Array(items) => {
+                for (i, item) in items.iter_mut().enumerate() {
+                    self.path.push(i.to_string());
+                    self.rewrite(item);
+                    self.path.pop();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn settle_list(&mut self, members: &mut Map<String, Value>) {
+        let Some(list) = members.get("oneOf").and_then(Value::as_array) else { return };
+        let is_tagged = exclude_by_a_tag(list, self.definitions, &mut self.looks);
+        let overlaps = !is_tagged && self.overlap_if_open(list);
+        if overlaps {
+            self.overlaps.push(format!("{}/oneOf", self.path.join("/")));
+        }
+        if (is_tagged || overlaps) && !members.contains_key("anyOf") {
+            if let Some(list) = members.shift_remove("oneOf") {
+                members.insert("anyOf".to_string(), list);
+            }
+        }
+    }
+
+    /// Whether two branches are kept apart by the closing of an object alone.
+    fn overlap_if_open(&mut self, branches: &[Value]) -> bool {
+        let definitions = self.definitions;
+        let known = self.narrowed.get_or_insert_with(|| narrowed_of(definitions));
+        let marks: Vec<bool> = branches.iter().map(|branch| is_narrowed(branch, known)).collect();
+        for (i, one) in branches.iter().enumerate() {
+            for (k, other) in branches.iter().enumerate().skip(i + 1) {
+                let is_seen = !(marks[i] || marks[k]) || self.are_apart(one, other);
+                if !is_seen {
+                    return true;
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| rewrite(item, definitions, looks)),
-        _ => {}
+        false
+    }
+
+    fn are_apart(&mut self, one: &Value, other: &Value) -> bool {
+        if spend(&mut self.looks, LOOKS_OF_A_PAIR).is_none() {
+            return false;
+        }
+        let definitions = self.definitions;
+        let both = [one, other].map(|branch| resolved(branch, definitions));
+        let [Some(one), Some(other)] = both else { return false };
+        if !may_be_object(one) || !may_be_object(other) {
+            return true;
+        }
+        is_plain(one)
+            && is_plain(other)
+            && self.excludes(one, other).unwrap_or(false)
+            && self.excludes(other, one).unwrap_or(false)
+    }
+
+    /// Whether no answer of the branch `one` satisfies `other`, whose objects the standard leaves
+    /// open. None = that is not seen.
+    fn excludes(&mut self, one: &Map<String, Value>, other: &Map<String, Value>) -> Option<bool> {
+        let empty = Map::new();
+        let [ours, theirs] = [one, other]
+            .map(|branch| branch.get("properties").and_then(Value::as_object).unwrap_or(&empty));
+        let [demanded, their_demands] = [one, other].map(required_of);
+        spend(&mut self.looks, demanded.len() + their_demands.len())?;
+        let is_only = |branch: &Map<String, Value>| {
+            branch.get("additionalProperties") == Some(&Value::Bool(false))
+        };
+        let lacks_one = is_only(one) && their_demands.iter().any(|name| !ours.contains_key(*name));
+        let is_shut = is_only(other) && !other.contains_key(NARROWED);
+        let has_more = is_shut && demanded.iter().any(|name| !theirs.contains_key(*name));
+        if lacks_one || has_more {
+            return Some(true);
+        }
+        for name in demanded.iter().chain(&their_demands) {
+            let (Some(our), Some(their)) = (ours.get(*name), theirs.get(*name)) else { continue };
+            let (Some(ours), Some(theirs)) = (texts_of(our), texts_of(their)) else { continue };
+            spend(&mut self.looks, ours.len() + theirs.len())?;
+            let known: HashSet<&str> = ours.into_iter().collect();
+            if !theirs.iter().any(|text| known.contains(text)) {
+                return Some(true);
+            }
+        }
+        None
+    }
+}
+
+/// Whether an object at the place of `schema` itself was closed by us. `known`: the definitions of
+/// which that is known.
+fn is_narrowed(schema: &Value, known: &[bool]) -> bool {
+    schema.get(NARROWED).is_some()
+        || target_of(schema).is_some_and(|idx| known[idx])
+        || ["allOf", "anyOf", "oneOf"].iter().any(|key| {
+            let list = schema.get(*key).and_then(Value::as_array);
+            list.into_iter().flatten().any(|part| is_narrowed(part, known))
+        })
+}
+
+fn narrowed_of(definitions: &Map<String, Value>) -> Vec<bool> {
+    let mut known = vec![false; definitions.len()];
+    loop {
+        let num_known = known.iter().filter(|is_known| **is_known).count();
+        for (idx, definition) in definitions.values().enumerate().rev() {
+            known[idx] = known[idx] || is_narrowed(definition, &known);
+        }
+        if known.iter().filter(|is_known| **is_known).count() == num_known {
+            return known;
+        }
+    }
+}
+
+fn may_be_object(branch: &Map<String, Value>) -> bool {
+    match (branch.get("type"), branch.get("const"), branch.get("enum")) {
+        (Some(Value::Array(names)), _, _) => names.iter().any(|name| name == "object"),
+        (Some(name), _, _) => name == "object",
+        (None, Some(value), _) => value.is_object(),
+        (None, None, Some(values)) => {
+            values.as_array().is_none_or(|values| values.iter().any(Value::is_object))
+        }
+        _ => true,
+    }
+}
+
+/// Whether no other schema stands in the place of a branch, and no value of its own.
+fn is_plain(branch: &Map<String, Value>) -> bool {
+    const OTHERS: [&str; 7] =
+        ["$ref", "allOf", "anyOf", "oneOf", "const", "enum", "patternProperties"];
+    !OTHERS.iter().any(|key| branch.contains_key(*key))
+}
+
+fn required_of(branch: &Map<String, Value>) -> Vec<&str> {
+    let names = branch.get("required").and_then(Value::as_array);
+    names.into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// The texts that a schema lists; none = it has other values.
+fn texts_of(schema: &Value) -> Option<Vec<&str>> {
+    match (schema.get("const"), schema.get("enum")) {
+        (Some(text), _) => Some(vec![text.as_str()?]),
+        (None, texts) => texts?.as_array()?.iter().map(Value::as_str).collect(),
     }
 }
 
@@ -89,14 +264,9 @@ fn tags<'a>(
         return None;
     }
     let member = object.get("properties")?.get(name)?;
-    let texts: HashSet<&str> = match (member.get("const"), member.get("enum")) {
-        (Some(text), _) => HashSet::from([text.as_str()?]),
-        (None, texts) => {
-            let texts = texts?.as_array()?;
-            spend(looks, texts.len())?;
-            texts.iter().map(Value::as_str).collect::<Option<_>>()?
-        }
-    };
+    let texts = texts_of(member)?;
+    spend(looks, texts.len())?;
+    let texts: HashSet<&str> = texts.into_iter().collect();
     let required = object.get("required")?.as_array()?;
     spend(looks, required.len())?;
     required.iter().any(|known| known == name).then_some(texts)
@@ -113,9 +283,29 @@ fn spend(looks: &mut usize, count: usize) -> Option<()> {
 mod tests {
     use serde_json::json;
 
-    use super::rewrite;
+    use super::Walk;
 
     /// Many lists may refer to one branch of many names.
+    /// Lists that refer to lists have no other bound either.
+    #[test]
+    fn references_that_branch_are_looked_at_once() {
+        let list = |idx: usize| {
+            let reference = json!({"$ref": format!("#/$defs/r{}", idx + 1)});
+            json!({"oneOf": vec![reference; 100]})
+        };
+        let mut definitions: serde_json::Map<_, _> =
+            (0..12).map(|idx| (format!("r{idx}"), list(idx))).collect();
+        definitions.insert("r12".to_string(), json!({"type": "object"}));
+        let mut walk = Walk::new(&definitions, 1_000);
+        walk.rewrite(&mut json!({"oneOf": [{"$ref": "#/$defs/r0"}, {"type": "null"}]}));
+        assert!(walk.overlaps.is_empty());
+        let closed = json!({"type": "object", super::NARROWED: true});
+        definitions.insert("r12".to_string(), closed);
+        let mut walk = Walk::new(&definitions, 1_000);
+        walk.rewrite(&mut json!({"oneOf": [{"$ref": "#/$defs/r0"}, {"type": "object"}]}));
+        assert_eq!(walk.overlaps, ["#/oneOf"]);
+    }
+
     #[test]
     fn lists_beyond_the_limit_of_looks_stay_one_of() {
         let names: Vec<String> = (0..100).map(|i| format!("m{i}")).collect();
@@ -126,10 +316,11 @@ mod tests {
         let definitions = json!({"a": branch("a"), "b": branch("b")});
         let list = json!({"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]});
         let mut schema = json!({"allOf": [list.clone(), list]});
-        let mut looks = 400; // a list takes 301
-        rewrite(&mut schema, definitions.as_object().unwrap(), &mut looks);
+        let definitions = definitions.as_object().unwrap();
+        let mut walk = Walk::new(definitions, 400); // a list takes about 300
+        walk.rewrite(&mut schema);
         assert!(schema.pointer("/allOf/0/anyOf").is_some());
         assert!(schema.pointer("/allOf/1/oneOf").is_some());
-        assert_eq!(looks, 0);
+        assert_eq!(walk.looks, 0);
     }
 }

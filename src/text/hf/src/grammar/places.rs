@@ -8,13 +8,14 @@ pub fn name_of_definition(idx: usize) -> String {
     format!("r{idx}")
 }
 
-fn target_of(schema: &Value) -> Option<&str> {
-    schema.get("$ref")?.as_str()?.strip_prefix("#/$defs/")
+/// The definition that the reference of a checked schema leads to.
+pub fn target_of(schema: &Value) -> Option<usize> {
+    schema.get("$ref")?.as_str()?.strip_prefix("#/$defs/r")?.parse().ok()
 }
 
 /// The definitions that an instance of `schema` must satisfy too, at the same place.
 fn demanded(schema: &Value) -> Vec<usize> {
-    let own = target_of(schema).and_then(|name| name[1..].parse().ok());
+    let own = target_of(schema);
     let parts = ["allOf", "anyOf", "oneOf"].into_iter().flat_map(|key| {
         let parts = schema.get(key).and_then(Value::as_array).map(Vec::as_slice);
         parts.filter(|parts| key == "allOf" || parts.len() == 1).unwrap_or_default()

@@ -1,5 +1,6 @@
 //! Regular expressions in the form that llguidance takes.
 
+use llguidance::derivre::{RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 
 /// `pattern` with the classes of `ascii` (letters of `dws`) as ASCII. Refuses what the rewrite
@@ -36,6 +37,17 @@ pub fn rewritten(pattern: &str, ascii: &str) -> Result<String, String> {
         }
     }
     Ok(regex_to_lark(pattern, ascii))
+}
+
+/// As `rewritten`; refuses what is no regular expression of llguidance either.
+pub fn checked(pattern: &str, ascii: &str) -> Result<String, String> {
+    let rewritten = rewritten(pattern, ascii)?;
+    let ast = RegexAst::SearchRegex(rewritten.clone());
+    RegexBuilder::new().mk(&ast).map_err(|e| {
+        let reason = e.to_string();
+        reason.lines().last().unwrap_or_default().to_string()
+    })?;
+    Ok(rewritten)
 }
 
 /// Whether a text begins with a group that turns the flag x on: `(?x)`, `(?ix-s:`.

@@ -4,12 +4,14 @@
 
 use std::collections::HashSet;
 
-use llguidance::derivre::{RegexAst, RegexBuilder};
 use serde_json::{Map, Value};
 
+use super::arrange::{gather, hold_integers_to_steps};
 use super::bounds::close_whole_bounds;
 use super::compile::Limits;
+use super::endless;
 use super::names::{close_to, names_of, Names};
+use super::one_of;
 use super::places::{escaped, find, find_anchor, name_of_definition, refuse_ref_cycles};
 use crate::Failure;
 
@@ -89,6 +91,24 @@ const MAX_STEP_DIVISOR: u64 = 300_000_000;
 const MAX_EXACT_INTEGER: u64 = 1 << 53;
 
 pub fn check(source: &Value, strictness: Strictness, limits: &Limits) -> Result<Checked, Failure> {
+    check_as(Role::Whole, source, strictness, limits)
+}
+
+/// As `check`, with objects that may have any other members, as the standard has it.
+pub fn check_open(
+    source: &Value,
+    strictness: Strictness,
+    limits: &Limits,
+) -> Result<Checked, Failure> {
+    check_as(Role::Part, source, strictness, limits)
+}
+
+fn check_as(
+    role: Role,
+    source: &Value,
+    strictness: Strictness,
+    limits: &Limits,
+) -> Result<Checked, Failure> {
     let mut checker = Checker {
         source,
         strictness,
@@ -100,7 +120,7 @@ pub fn check(source: &Value, strictness: Strictness, limits: &Limits) -> Result<
         num_target_places: 0,
         joint_step: combines(source).then_some(Step { divisor: 1, decimals: MAX_STEP_DECIMALS }),
     };
-    let mut schema = checker.schema(source, "#", 0, Role::Whole)?;
+    let mut schema = checker.schema(source, "#", 0, role)?;
     let mut definitions = Map::new();
     while definitions.len() < checker.targets.len() {
         let idx = definitions.len();
@@ -114,12 +134,12 @@ pub fn check(source: &Value, strictness: Strictness, limits: &Limits) -> Result<
     ignored.retain(|place| seen.insert(place.clone())); // a definition may be checked twice
     let places: Vec<String> = targets.into_iter().map(|target| target.place).collect();
     refuse_ref_cycles(&definitions, &places)?;
-    let mut looks = super::one_of::MAX_LOOKS;
-    super::one_of::rewrite(&mut schema, &definitions, &mut looks);
-    let all = definitions.clone();
-    for definition in definitions.values_mut() {
-        super::one_of::rewrite(definition, &all, &mut looks);
+    endless::prune(&mut schema, &mut definitions, &places)?;
+    let overlapping = one_of::settle(&mut schema, &mut definitions, &places);
+    if let Some(place) = overlapping.first().filter(|_| strictness == Strictness::Strict) {
+        return Err(Failure::invalid(format!("{place}: {}", one_of::OVERLAP)));
     }
+    ignored.extend(overlapping);
     if !definitions.is_empty() {
         if let Value::Object(members) = &mut schema {
             members.insert("$defs".to_string(), Value::Object(definitions));
@@ -137,11 +157,11 @@ fn blanks_of(source: &Value) -> Blanks {
     }
 }
 
-struct Checker<'a> {
+pub struct Checker<'a> {
     source: &'a Value,
-    strictness: Strictness,
+    pub strictness: Strictness,
     limits: &'a Limits,
-    ignored: Vec<String>,
+    pub ignored: Vec<String>,
     num_enum_values: usize,
     /// Places whose values are counted.
     enum_places: HashSet<String>,
@@ -186,56 +206,40 @@ impl Checker<'_> {
                 continue;
             }
             let place = format!("{place}/{}", escaped(key));
+            if members.contains_key("prefixItems") && !self.fits_prefixes(key, value, &place)? {
+                continue;
+            }
             if let Some(value) = self.keyword(key, value, &place, depth, role)? {
                 out.insert(key.clone(), value);
             }
         }
         let is_closed_now = closes && !members.contains_key("additionalProperties");
-        if is_closed_now || (role == Role::Whole && is_closed(members)) {
+        let is_narrowed = role == Role::Whole && is_closed(members);
+        if is_closed_now || is_narrowed {
             out.insert("additionalProperties".to_string(), Value::Bool(false));
+        }
+        if is_narrowed && !is_closed_now {
+            out.insert(one_of::NARROWED.to_string(), Value::Bool(true));
         }
         if names.is_some_and(|names| !close_to(&names, &mut out)) {
             self.unsupported(&format!("{place}/propertyNames"), "the names are too many")?;
         }
         close_whole_bounds(&mut out);
-        self.keep_counts_that_hold(&mut out, place);
-        Ok(Value::Object(out))
+        hold_integers_to_steps(&mut out);
+        self.keep_counts_that_hold(&mut out, place)?;
+        Ok(Value::Object(gather(out)))
     }
 
-    /// Drops the counts of a closed object's members where every answer fits them, and where a
-    /// loose schema's cannot be enforced. llguidance would find no answer at all.
-    fn keep_counts_that_hold(&mut self, members: &mut Map<String, Value>, place: &str) {
-        const COUNTS: [&str; 2] = ["minProperties", "maxProperties"];
-        let is_closed = members.get("additionalProperties") == Some(&Value::Bool(false));
-        if !is_closed || members.contains_key("patternProperties") {
-            return;
-        }
-        let Some(Value::Object(declared)) = members.get("properties") else { return };
-        let num_declared = declared.len() as u64;
-        let num_required = {
-            let required = members.get("required").and_then(Value::as_array);
-            let required: HashSet<&str> =
-                required.into_iter().flatten().filter_map(Value::as_str).collect();
-            declared.keys().filter(|name| required.contains(name.as_str())).count() as u64
-        };
-        let [fewest, most] = COUNTS.map(|key| members.get(key).and_then(Value::as_u64));
-        let fewest = fewest.filter(|fewest| *fewest > num_required);
-        let most = most.filter(|most| *most < num_declared);
-        let is_kept = [fewest.is_some(), most.is_some()];
-        let has_answers = fewest.is_none_or(|fewest| fewest <= most.unwrap_or(num_declared))
-            && most.is_none_or(|most| num_required <= most);
-        // Beside the required members: at least one, at most one, or exactly one.
-        let is_one = |count: Option<u64>| count.is_none_or(|count| count == num_required + 1);
-        let is_dropped = self.strictness == Strictness::Loose
-            && has_answers
-            && !(is_one(fewest) && is_one(most));
-        for (key, is_kept) in COUNTS.iter().zip(is_kept) {
-            if is_dropped && is_kept {
-                self.ignored.push(format!("{place}/{key}"));
+    /// Whether a keyword says something beside `prefixItems`. Drafts that have a list of `items`
+    /// and `additionalItems` do not have it.
+    fn fits_prefixes(&mut self, key: &str, value: &Value, place: &str) -> Result<bool, Failure> {
+        match key {
+            "items" if value.is_array() => Err(wrong(place, "a schema beside prefixItems", value)),
+            "additionalItems" => {
+                self.unsupported(place, "beside prefixItems it says nothing; use items")?;
+                Ok(false)
             }
-            if is_dropped || !is_kept {
-                members.remove(*key);
-            }
+            _ => Ok(true),
         }
     }
 
@@ -282,7 +286,7 @@ impl Checker<'_> {
         }
     }
 
-    fn unsupported(&mut self, place: &str, why: &str) -> Result<Option<Value>, Failure> {
+    pub fn unsupported(&mut self, place: &str, why: &str) -> Result<Option<Value>, Failure> {
         if self.strictness == Strictness::Strict {
             return Err(Failure::invalid(format!("{place}: {why}")));
         }
@@ -609,14 +613,14 @@ fn number(value: &Value, place: &str) -> Result<Value, Failure> {
 
 /// A step of numbers: divisor * 10^-decimals.
 #[derive(Clone, Copy)]
-struct Step {
+pub struct Step {
     divisor: u64,
     decimals: usize,
 }
 
 impl Step {
     /// The step of a positive number; none where it is too large for an automaton.
-    fn of(number: f64) -> Option<Step> {
+    pub fn of(number: f64) -> Option<Step> {
         let text = format!("{number}");
         let decimals = text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
         let divisor = text.replace('.', "").parse().ok()?;
@@ -624,13 +628,19 @@ impl Step {
     }
 
     /// The step of the numbers that are multiples of both; none where it is too large.
-    fn joined(self, other: Step) -> Option<Step> {
+    pub fn joined(self, other: Step) -> Option<Step> {
         let decimals = self.decimals.max(other.decimals);
         let scaled =
             |step: Step| u128::from(step.divisor) * 10u128.pow((decimals - step.decimals) as u32);
         let (a, b) = (scaled(self), scaled(other));
         let divisor = u64::try_from(a / greatest_divisor(a, b) * b).ok()?;
         Step { divisor, decimals }.checked()
+    }
+
+    /// The step of numbers that are integers too, as a number.
+    pub fn of_integers(self) -> Option<f64> {
+        let whole = self.joined(Step { divisor: 1, decimals: 0 })?;
+        Some(whole.divisor as f64)
     }
 
     fn checked(mut self) -> Option<Step> {
@@ -688,14 +698,8 @@ fn inexact_integer(value: &Value) -> Option<String> {
 }
 
 fn parse_pattern(pattern: &str) -> Result<(), String> {
-    let rewritten = super::regex::rewritten(pattern, "dw")
-        .map_err(|reason| format!("the pattern is not supported: {reason}"))?;
-    let ast = RegexAst::SearchRegex(rewritten);
-    RegexBuilder::new().mk(&ast).map(|_| ()).map_err(|e| {
-        let reason = e.to_string();
-        let reason = reason.lines().last().unwrap_or_default();
-        format!("the pattern is not supported: {reason}")
-    })
+    let checked = super::regex::checked(pattern, "dw");
+    checked.map(|_| ()).map_err(|reason| format!("the pattern is not supported: {reason}"))
 }
 
 /// The schemas inside of a checked one, each with its place; definitions come first.

@@ -1,6 +1,7 @@
 //! Structural tags: free text in which each trigger begins a tag whose content follows a schema.
-//! The form is vLLM's {"type": "structural_tag", "structures": [{"begin", "schema", "end"}],
-//! "triggers": [...]}; the result is a grammar in Lark.
+//! The form is vLLM's older {"type": "structural_tag", "structures": [{"begin", "schema", "end"}],
+//! "triggers": [...]}; the result is a grammar in Lark. The newer form is in formats.rs. The free
+//! text holds none of the texts of "excludes".
 //!
 //! With "at_least_one" the answer is tags alone: at least one, at most "max_tags" of them, with the
 //! text "separator" between two. Triggers may then be absent. A structure with the "content"
@@ -13,6 +14,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 use super::compile::{with_options, Limits};
+use super::formats;
 use super::json_text;
 use super::places::escaped;
 use super::schema::{self, Checked, Strictness};
@@ -42,6 +44,19 @@ struct Structure<'a> {
     is_xml: bool,
 }
 
+impl Structure<'_> {
+    fn content_rules(
+        &self,
+        place: &str,
+        name: &str,
+        limits: &Limits,
+        made: &mut Structural,
+    ) -> Result<String, Failure> {
+        let place = format!("{place}/schema");
+        content_rules((self.schema, self.is_xml), &place, name, limits, made)
+    }
+}
+
 /// The members beside structures and triggers.
 struct Rules<'a> {
     /// The answer is tags alone, at most so many; none = free text with tags in it.
@@ -49,11 +64,11 @@ struct Rules<'a> {
     separator: &'a str,
 }
 
-fn invalid(place: &str, what: &str) -> Failure {
+pub fn invalid(place: &str, what: &str) -> Failure {
     Failure::invalid(format!("the structural tag: {place}: {what}"))
 }
 
-fn members_of<'a>(
+pub fn members_of<'a>(
     value: &'a Value,
     place: &str,
     known: &[&str],
@@ -65,18 +80,23 @@ fn members_of<'a>(
     }
 }
 
-fn list_of<'a>(members: &'a Map<String, Value>, key: &str) -> Result<&'a [Value], Failure> {
+/// A list that is not empty, of the object at `place`.
+pub fn list_at<'a>(
+    members: &'a Map<String, Value>,
+    key: &str,
+    place: &str,
+) -> Result<&'a [Value], Failure> {
     let list = members.get(key).and_then(Value::as_array).map(Vec::as_slice);
     match list {
         Some(list) if (1..=MAX_STRUCTURES).contains(&list.len()) => Ok(list),
         _ => Err(invalid(
-            &format!("#/{key}"),
+            &format!("{place}/{key}"),
             &format!("must be a list of 1 to {MAX_STRUCTURES} elements"),
         )),
     }
 }
 
-fn text_of<'a>(value: Option<&'a Value>, place: &str) -> Result<&'a str, Failure> {
+pub fn text_of<'a>(value: Option<&'a Value>, place: &str) -> Result<&'a str, Failure> {
     match value.and_then(Value::as_str) {
         Some(text) if !text.is_empty() => Ok(text),
         _ => Err(invalid(place, "must be a text that is not empty")),
@@ -100,7 +120,7 @@ fn structure_of<'a>(value: &'a Value, place: &str) -> Result<Structure<'a>, Fail
 }
 
 /// A text as a literal of Lark.
-fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
@@ -125,50 +145,88 @@ fn rules_of(members: &Map<String, Value>) -> Result<Rules<'_>, Failure> {
     Ok(Rules { max_tags: is_forced.then_some(max_tags), separator })
 }
 
-/// The schema of one structure as rules named after `name`; `made` gets the schema too.
-fn content_rules(
-    structure: &Structure,
+/// A schema at `place` as rules named after `name`; `made` gets the schema too. `is_xml`: its
+/// properties stand in tags of their own.
+pub fn content_rules(
+    (source, is_xml): (&Value, bool),
     place: &str,
     name: &str,
     limits: &Limits,
     made: &mut Structural,
 ) -> Result<String, Failure> {
-    let within = |text: &str| text.replacen('#', &in_schema(place), 1);
-    let checked = schema::check(structure.schema, Strictness::Loose, limits)
+    let within = |text: &str| text.replacen('#', place, 1);
+    let checked = schema::check(source, Strictness::Loose, limits)
         .map_err(|f| Failure::new(f.code, within(&f.message)))?;
     made.ignored.extend(checked.ignored.iter().map(|at| within(at)));
-    let rules = if structure.is_xml {
-        xml_rules(structure, &checked, (name, place), &mut made.properties)
+    let rules = if is_xml {
+        if let Some(key) = beyond_parameters(source) {
+            let why = "parameters in tags cannot say it";
+            return Err(Failure::invalid(format!("{place}/{key}: {why}")));
+        }
+        xml_rules(source, &checked, (name, place), &mut made.properties)
     } else {
         let schema = with_options(checked.schema.clone(), Strictness::Loose, checked.blanks);
         format!("{name}: %json {schema}\n")
     };
-    made.schemas.push((in_schema(place), checked));
+    made.schemas.push((place.to_string(), checked));
     Ok(rules)
 }
 
+/// The place of what parameters of declared names cannot say about an object.
+/// api/tool_shapes.cc (FitsParameters) has the same rule.
+fn beyond_parameters(source: &Value) -> Option<String> {
+    const MORE: [&str; 10] = [
+        "$ref",
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "enum",
+        "const",
+        "patternProperties",
+        "propertyNames",
+        "minProperties",
+        "maxProperties",
+    ];
+    if let Some(key) = MORE.iter().find(|key| source.get(**key).is_some()) {
+        return Some(key.to_string());
+    }
+    if source.get("additionalProperties").is_some_and(|others| others != &Value::Bool(false)) {
+        return Some("additionalProperties".to_string());
+    }
+    let declared = source.get("properties").and_then(Value::as_object);
+    let named = declared.and_then(|all| all.keys().find(|name| name.contains('>')));
+    if let Some(name) = named {
+        return Some(format!("properties/{}", escaped(name)));
+    }
+    let names = source.get("required").and_then(Value::as_array);
+    let is_declared = |name: &str| declared.is_some_and(|declared| declared.contains_key(name));
+    let mut names = names.into_iter().flatten().filter_map(Value::as_str);
+    names.any(|name| !is_declared(name)).then(|| "required".to_string())
+}
+
 /// The text of a parameter whose schema is `schema`, as an expression of Lark: any, or one of a
-/// length in code points. A text with bounds does not hold the end of its own tag, by which fewer
-/// code points than are asked for could pass for more.
+/// length in code points. It does not hold the end of its own tag, where a reader's value ends.
 fn text_within(schema: &Value) -> String {
     // Longer than any answer is no bound, and no regular expression counts so far.
     let bound = |key: &str| {
         schema.get(key).and_then(Value::as_u64).filter(|count| *count <= u64::from(u32::MAX) / 2)
     };
-    let (least, most) = (bound("minLength").unwrap_or(0), bound("maxLength"));
-    if least == 0 && most.is_none() {
-        return "TEXT".to_string();
-    }
-    let most = most.map_or_else(String::new, |count| count.to_string());
-    format!("(/(\\n|.){{{least},{most}}}/ & ~/(\\n|.)*<\\/parameter>(\\n|.)*/)")
+    let length = match (bound("minLength").unwrap_or(0), bound("maxLength")) {
+        (0, None) => "*".to_string(),
+        (least, None) => format!("{{{least},}}"),
+        (least, Some(most)) => format!("{{{least},{most}}}"),
+    };
+    format!("(/(\\n|.){length}/ & ~/(\\n|.)*<\\/parameter>(\\n|.)*/)")
 }
 
 /// Whether the values of a schema, as the client wrote it, are texts with no more than lengths or a
-/// list of them.
+/// list of them. A listed text that holds the end of its tag is JSON.
 fn is_plain_text(source: &Value) -> bool {
+    let is_text =
+        |value: &Value| value.as_str().is_some_and(|text| !text.contains(END_OF_VALUE.trim()));
     let all_texts = |key: &str| match source.get(key) {
-        Some(Value::Array(values)) => values.iter().all(Value::is_string),
-        value => value.is_none_or(Value::is_string),
+        Some(Value::Array(values)) => values.iter().all(is_text),
+        value => value.is_none_or(is_text),
     };
     source.get("type").is_some_and(|kind| kind == "string")
         && !has_any(source, &["pattern", "format", "$ref", "anyOf", "oneOf", "allOf"])
@@ -213,12 +271,12 @@ fn text_branch<'a>(source: &Value, checked: &'a Value) -> Option<(&'a Value, boo
 /// The properties of an object as tags, in their own order. `made` gets the schemas of those that
 /// are JSON.
 fn xml_rules(
-    structure: &Structure,
+    source: &Value,
     checked: &Checked,
     (name, place): (&str, &str),
     made: &mut Vec<(String, Checked)>,
 ) -> String {
-    let (source, schema) = (structure.schema, &checked.schema);
+    let schema = &checked.schema;
     let empty = Map::new();
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
     let required = schema.get("required").and_then(Value::as_array);
@@ -242,7 +300,7 @@ fn xml_rules(
                 let options = with_options(inner.clone(), Strictness::Loose, checked.blanks);
                 let end = quoted(END_OF_VALUE);
                 let _ = writeln!(rules, "{part}v {end}\n{part}v: %json {options}");
-                let at = format!("{}/properties/{}", in_schema(place), escaped(key));
+                let at = format!("{place}/properties/{}", escaped(key));
                 made.push((at, Checked { schema: inner, ignored: Vec::new(), ..checked.clone() }));
             }
         }
@@ -282,7 +340,7 @@ fn compile_forced(
         let place = format!("#/structures/{i}");
         let structure = structure_of(value, &place)?;
         let name = format!("c{i}");
-        let content = content_rules(&structure, &place, &name, limits, &mut made)?;
+        let content = structure.content_rules(&place, &name, limits, &mut made)?;
         let (begin, end) = (quoted(structure.begin), quoted(structure.end));
         let _ = write!(rules, "s{i}: {begin} {name} {end}\n{content}");
         tags.push(format!("s{i}"));
@@ -296,26 +354,31 @@ fn compile_forced(
 }
 
 pub fn compile(text: &str, limits: &Limits) -> Result<Structural, Failure> {
-    const MEMBERS: [&str; 6] =
-        ["type", "structures", "triggers", "at_least_one", "max_tags", "separator"];
+    const MEMBERS: [&str; 7] =
+        ["type", "structures", "triggers", "at_least_one", "max_tags", "separator", "excludes"];
     let value = json_text::parse("the structural tag", text, limits.max_values)?;
-    let members = members_of(&value, "#", &MEMBERS)?;
-    if members.get("type").is_some_and(|name| name != "structural_tag") {
+    if value.get("type").is_some_and(|name| name != "structural_tag") {
         return Err(invalid("#/type", "must be \"structural_tag\""));
     }
+    if let Some(format) = value.get("format") {
+        members_of(&value, "#", &["type", "format"])?;
+        return formats::compile(format, limits);
+    }
+    let members = members_of(&value, "#", &MEMBERS)?;
     let rules = rules_of(members)?;
     if let Some(max_tags) = rules.max_tags {
-        let structures = list_of(members, "structures")?;
+        let structures = list_at(members, "structures", "#")?;
         return compile_forced(structures, max_tags, rules.separator, limits);
     }
-    let triggers = list_of(members, "triggers")?
+    let triggers = list_at(members, "triggers", "#")?
         .iter()
         .enumerate()
         .map(|(i, trigger)| text_of(Some(trigger), &format!("#/triggers/{i}")))
         .collect::<Result<Vec<_>, _>>()?;
+    let free = formats::free_text(&formats::texts_at(members, "excludes", "#")?);
     let mut tags: Vec<Vec<String>> = vec![Vec::new(); triggers.len()];
     let (mut rules, mut made) = (String::new(), Structural::default());
-    for (i, value) in list_of(members, "structures")?.iter().enumerate() {
+    for (i, value) in list_at(members, "structures", "#")?.iter().enumerate() {
         let place = format!("#/structures/{i}");
         let structure = structure_of(value, &place)?;
         let found = triggers.iter().position(|trigger| structure.begin.starts_with(trigger));
@@ -323,7 +386,7 @@ pub fn compile(text: &str, limits: &Limits) -> Result<Structural, Failure> {
             return Err(invalid(&format!("{place}/begin"), "begins with none of the triggers"));
         };
         let name = format!("json{i}");
-        let content = content_rules(&structure, &place, &name, limits, &mut made)?;
+        let content = structure.content_rules(&place, &name, limits, &mut made)?;
         let rest = &structure.begin[triggers[trigger].len()..];
         let rest = if rest.is_empty() { String::new() } else { quoted(rest) };
         let end = quoted(structure.end);
@@ -336,14 +399,11 @@ pub fn compile(text: &str, limits: &Limits) -> Result<Structural, Failure> {
             return Err(invalid(&format!("#/triggers/{i}"), "begins none of the structures"));
         }
         let (trigger, tags) = (quoted(trigger), tags.join(" | "));
-        let _ = writeln!(rules, "t{i}: head{i} ({tags})\nhead{i}[lazy]: TEXT {trigger}");
+        let _ = writeln!(rules, "t{i}: head{i} ({tags})\nhead{i}[lazy]: {free} {trigger}");
         options.push(format!("t{i}"));
     }
     let options = options.join(" | ");
-    made.lark = format!("start: ({options})* tail\ntail: TEXT\nTEXT: /(\\n|.)*/\n{rules}");
+    made.lark =
+        format!("start: ({options})* tail\ntail: TAIL\nTAIL: {free}\nTEXT: /(\\n|.)*/\n{rules}");
     Ok(made)
-}
-
-fn in_schema(place: &str) -> String {
-    format!("{place}/schema")
 }

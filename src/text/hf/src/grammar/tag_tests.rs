@@ -8,6 +8,40 @@ use super::tests::{bytes_vocabulary, of_kind, refusal, takes, LIMITS};
 use super::Kind;
 
 #[test]
+fn properties_stand_in_tags_where_a_structure_says_so() {
+    let tag = json!({"at_least_one": true, "max_tags": 1, "structures": [{
+        "begin": "<function=f>\n", "end": "</function>", "content": "qwen_xml", "schema": {
+            "type": "object", "required": ["city", "n"], "properties": {
+                "city": {"type": "string"}, "unit": {"type": "string", "enum": ["c", "f"]},
+                "n": {"$ref": "#/$defs/n"}, "o": {"type": "object",
+                    "additionalProperties": {"type": "boolean"}}},
+            "$defs": {"n": {"type": "integer"}}}}]});
+    let grammar = of_kind(Kind::StructuralTag, &tag.to_string());
+    let parameter = |key: &str, value: &str| format!("<parameter={key}>\n{value}\n</parameter>\n");
+    let of = |parts: &[String]| format!("<function=f>\n{}</function>", parts.concat());
+    let (city, n) = (parameter("city", "a \"b\" <c>\n{"), parameter("n", "-7"));
+    for text in [
+        of(&[city.clone(), n.clone()]),
+        of(&[city.clone(), parameter("unit", "f"), n.clone()]),
+        of(&[parameter("city", ""), n.clone(), parameter("o", "{\"k\": true}")]),
+    ] {
+        assert!(takes(&grammar, &text), "{text}");
+    }
+    for text in [
+        of(&[]),
+        of(&[n.clone(), city.clone()]),
+        of(&[city.clone(), parameter("n", "x")]),
+        of(&[city.clone(), parameter("unit", "k"), n.clone()]),
+        of(&[city.clone(), n.clone(), parameter("z", "1")]),
+    ] {
+        assert!(!takes(&grammar, &text), "{text}");
+    }
+    let none = json!({"at_least_one": true, "max_tags": 1, "structures": [{"begin": "<f>",
+        "end": "</f>", "content": "qwen_xml", "schema": {"type": "object"}}]});
+    assert!(takes(&of_kind(Kind::StructuralTag, &none.to_string()), "<f></f>"));
+}
+
+#[test]
 fn texts_in_tags_have_their_lengths() {
     let grammar_of = |text: Value| {
         let tag = json!({"at_least_one": true, "max_tags": 1, "structures": [{
@@ -36,6 +70,8 @@ fn texts_in_tags_have_their_lengths() {
             assert!(!takes(&grammar, &of(text)), "{schema} {text:?}");
         }
     }
+    let ended = of("a</parameter>b");
+    assert!(!takes(&grammar_of(json!({"type": "string"})), &ended), "its tag ends a text");
     let grammar = grammar_of(json!({"type": "string", "minLength": 30}));
     let short = "a\n</parameter>\n<parameter=n>\n1";
     assert!(!takes(&grammar, &of(short)), "what follows a text that is too short is no part of it");
@@ -64,6 +100,11 @@ fn parameters_that_may_be_more_than_a_text_are_json() {
         (json!({"anyOf": [text, nil, {"type": "boolean"}]}), vec!["\"a\"", "null"], vec!["a"]),
         (json!({"anyOf": [text, nil], "maxLength": 1}), vec!["\"a\"", "null"], vec!["\"ab\""]),
         (json!({"type": "string", "enum": ["a", 1]}), vec!["\"a\""], vec!["a", "1"]),
+        (
+            json!({"type": "string", "enum": ["</parameter>", "a"]}),
+            vec!["\"</parameter>\"", "\"a\""],
+            vec!["a", "</parameter>"],
+        ),
         (json!({"enum": ["a", null]}), vec!["\"a\"", "null"], vec!["a"]),
         (json!({"$ref": "#/$defs/t"}), vec!["\"a\""], vec!["a", "\"abc\""]),
     ] {
@@ -88,6 +129,19 @@ fn a_property_that_nothing_satisfies_is_named() {
             "properties": {"a": {"type": "integer"}, "b": impossible}}}]});
     let message = refusal(Kind::StructuralTag, &tag.to_string()).message;
     assert!(message.starts_with("#/structures/0/schema/properties/b: Unsatisfiable"), "{message}");
+}
+
+#[test]
+fn free_text_holds_none_of_the_excluded_texts() {
+    let tag = json!({"triggers": ["<c>"], "excludes": ["<f="], "structures": [
+        {"begin": "<c><f=a>", "end": "</c>", "schema": {"type": "integer"}}]});
+    let grammar = of_kind(Kind::StructuralTag, &tag.to_string());
+    for text in ["", "a <f", "t <c><f=a>1</c> t"] {
+        assert!(takes(&grammar, text), "{text}");
+    }
+    for text in ["<f=b>", "t <f=a>1</c>", "<c><f=a>1</c> <f="] {
+        assert!(!takes(&grammar, text), "{text}");
+    }
 }
 
 #[test]

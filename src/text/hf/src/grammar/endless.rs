@@ -1,0 +1,155 @@
+//! Schemas that demand themselves again and again: no JSON that ends satisfies them, and an answer
+//! would go on until its tokens end.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value};
+
+use super::places::{escaped, target_of};
+use crate::Failure;
+
+/// Replaces each such schema by `false`, which says the same, so that no answer enters one that
+/// need not. Fails where the whole schema is one. A schema has no finite instance where none of
+/// its definitions' instances ends, of which the least fixed point is the exact set.
+pub fn prune(
+    schema: &mut Value,
+    definitions: &mut Map<String, Value>,
+    places: &[String],
+) -> Result<(), Failure> {
+    let mut known = Ends(vec![false; definitions.len()]);
+    let mut has_changed = true;
+    while has_changed {
+        has_changed = false;
+        for (idx, definition) in definitions.values().enumerate().rev() {
+            if !known.0[idx] && known.of(definition) {
+                known.0[idx] = true;
+                has_changed = true;
+            }
+        }
+    }
+    if known.0.iter().all(|ends| *ends) {
+        return Ok(());
+    }
+    if !known.of(schema) {
+        let place = known.cause(schema, definitions, places);
+        return Err(Failure::invalid(format!(
+            "{place}: it demands itself again without end, so no JSON can satisfy it"
+        )));
+    }
+    known.cut(schema);
+    for (idx, definition) in definitions.values_mut().enumerate() {
+        if known.0[idx] {
+            known.cut(definition);
+        } else {
+            *definition = Value::Bool(false);
+        }
+    }
+    Ok(())
+}
+
+/// The definitions that have an instance, as far as that is known.
+struct Ends(Vec<bool>);
+
+/// Elements of an array that have schemas of their own, and the schema of the others.
+fn elements(members: &Map<String, Value>) -> (&[Value], Option<&Value>) {
+    let list = |key: &str| members.get(key).and_then(Value::as_array).map(Vec::as_slice);
+    match (list("items"), list("prefixItems")) {
+        (Some(items), _) => (items, members.get("additionalItems")),
+        (None, prefixes) => (prefixes.unwrap_or_default(), members.get("items")),
+    }
+}
+
+/// The schemas of the parts that an array or an object of this schema has in any case.
+fn parts_of<'a>(members: &'a Map<String, Value>, kind: &str) -> Vec<(String, &'a Value)> {
+    if kind == "array" {
+        let num_fewest = members.get("minItems").and_then(Value::as_u64).unwrap_or(0);
+        let num_fewest = usize::try_from(num_fewest).unwrap_or(usize::MAX);
+        let (first, rest) = elements(members);
+        let rest = rest.filter(|_| first.len() < num_fewest);
+        return first.iter().take(num_fewest).chain(rest).map(|v| ("items".into(), v)).collect();
+    }
+    let others = match members.contains_key("patternProperties") {
+        true => None,
+        false => members.get("additionalProperties"),
+    };
+    let names = members.get("required").and_then(Value::as_array);
+    let schema_of = |name: &str| members.get("properties").and_then(|all| all.get(name)).or(others);
+    let names = names.into_iter().flatten().filter_map(Value::as_str);
+    names
+        .filter_map(|name| Some((format!("properties/{}", escaped(name)), schema_of(name)?)))
+        .collect()
+}
+
+/// The types of a schema that are arrays or objects; none = it has values of other types too.
+fn nested_types(members: &Map<String, Value>) -> Option<Vec<&str>> {
+    if members.contains_key("const") || members.contains_key("enum") {
+        return None;
+    }
+    let types: Vec<&str> = match members.get("type")? {
+        Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
+        name => vec![name.as_str()?],
+    };
+    types.iter().all(|name| matches!(*name, "array" | "object")).then_some(types)
+}
+
+impl Ends {
+    /// Whether a value that ends may satisfy the schema, as far as is known.
+    fn of(&self, schema: &Value) -> bool {
+        let Value::Object(members) = schema else { return true };
+        let list = |key: &str| members.get(key).and_then(Value::as_array);
+        let some = |key: &str| list(key).is_none_or(|all| all.iter().any(|one| self.of(one)));
+        target_of(schema).is_none_or(|idx| self.0[idx])
+            && list("allOf").is_none_or(|all| all.iter().all(|one| self.of(one)))
+            && some("anyOf")
+            && some("oneOf")
+            && nested_types(members).is_none_or(|types| {
+                types.iter().any(|kind| parts_of(members, kind).iter().all(|(_, v)| self.of(v)))
+            })
+    }
+
+    /// The place of a definition that leads to itself, from a schema without an end.
+    fn cause(&self, schema: &Value, definitions: &Map<String, Value>, places: &[String]) -> String {
+        let definitions: Vec<&Value> = definitions.values().collect();
+        let (mut here, mut place, mut seen) = (schema, "#".to_string(), HashSet::new());
+        loop {
+            if let Some(idx) = target_of(here).filter(|idx| !self.0[*idx]) {
+                if !seen.insert(idx) {
+                    return places[idx].clone();
+                }
+                (here, place) = (definitions[idx], places[idx].clone());
+                continue;
+            }
+            let Some(members) = here.as_object() else { return place };
+            let lists = ["allOf", "anyOf", "oneOf"].into_iter().flat_map(|key| {
+                let list = members.get(key).and_then(Value::as_array);
+                list.into_iter().flatten().map(move |v| (key.to_string(), v))
+            });
+            let kinds = nested_types(members).unwrap_or_default();
+            let nested = kinds.iter().flat_map(|kind| parts_of(members, kind));
+            match lists.chain(nested).find(|(_, part)| !self.of(part)) {
+                Some((key, part)) => (here, place) = (part, format!("{place}/{key}")),
+                None => return place,
+            }
+        }
+    }
+
+    /// Replaces the parts of a schema that have no end.
+    fn cut(&self, schema: &mut Value) {
+        let cut_one = |part: &mut Value| match self.of(part) {
+            true => self.cut(part),
+            false => *part = Value::Bool(false),
+        };
+        for (key, value) in schema.as_object_mut().into_iter().flatten() {
+            match (key.as_str(), value) {
+                ("properties" | "patternProperties", Value::Object(members)) => {
+                    members.values_mut().for_each(cut_one);
+                }
+                ("items" | "prefixItems" | "allOf" | "anyOf" | "oneOf", Value::Array(schemas)) => {
+                    schemas.iter_mut().for_each(cut_one)
+                }
+                ("items" | "additionalItems" | "additionalProperties", value) => cut_one(value),
+                _ => {}
+            }
+        }
+    }
+}
