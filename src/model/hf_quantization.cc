@@ -312,7 +312,7 @@ absl::StatusOr<HfQuantization> ReadHfQuantization(const JsonObject& config) {
   // The second is the name that compressed-tensors had first.
   for (const char* key : {"quantization_config", "compression_config"}) {
     const Json* value = config.Find(key);
-    if (value == nullptr) continue;
+    if (value == nullptr || *value == Json::object()) continue;
     if (!value->is_object()) return config.Bad(key, "an object");
     HfQuantization read;
     BATON_RETURN_IF_ERROR(ReadMethod(JsonObject(*value, fmt::format("{}: {}", config.where(), key)),

@@ -54,7 +54,7 @@ struct HfQuantization {
   friend bool operator==(const HfQuantization&, const HfQuantization&) = default;
 };
 
-// A config.json without a quantization_config has method kNone. Else kQuantized (an unknown
+// A config.json without a quantization_config, or with an empty one, has method kNone. Else kQuantized (an unknown
 // method), kBadValue (also for a compression_config that says something else), kMissingKey or
 // kUnsupportedValue naming the field; every key that is not known is refused
 // (hf_quantization_keys.h).
