@@ -41,9 +41,10 @@ class IndexReader : public nlohmann::json_sax<Json> {
   bool string(std::string& file) override {
     if (!InMap()) return Value();
     if (!IsInsideName(file)) {
-      return BadIndex(fmt::format("tensor {} is in {}, which names no .safetensors file inside the "
-                                  "folder",
-                                  QuotedForMessage(tensor_), QuotedForMessage(file)));
+      return BadIndex(
+          fmt::format("tensor {} is in {}, which names no .safetensors file inside the "
+                      "folder",
+                      QuotedForMessage(tensor_), QuotedForMessage(file)));
     }
     if (++num_tensors_ > kMaxHfTensors) {
       return BadIndex(fmt::format("more than {} tensors", kMaxHfTensors));

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -63,11 +64,11 @@ class CachedFolder {
   const fs::path cache_ = fs::path(::testing::TempDir()) / "baton_cached_folder";
 };
 
-std::string WeightsOf(const GgufFile& file) {
-  std::string out;
+std::map<std::string, std::string> WeightsOf(const GgufFile& file) {
+  std::map<std::string, std::string> out;
   for (const GgufTensor& tensor : file.tensors()) {
-    out += fmt::format("{} {} ", tensor.name, tensor.type->name);
-    out.append(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
+    std::string& bytes = out[std::string(tensor.name)];
+    bytes.assign(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
   }
   return out;
 }
@@ -90,7 +91,7 @@ TEST(HfShardsTest, AShardMayLieInASubfolder) {
   const CachedFolder plain;
   const auto wanted = plain.Open();
   ASSERT_TRUE(wanted.ok()) << wanted.status();
-  const std::string weights = WeightsOf(**wanted);
+  const auto weights = WeightsOf(**wanted);
   for (const auto& form : forms) {
     const CachedFolder folder;
     form(folder);
