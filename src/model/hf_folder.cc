@@ -148,18 +148,9 @@ class TensorConverter {
 
   // quantization_config names modules as the folder does: here they get the names of taken_ too.
   HfQuantization WithTextNames(const HfQuantization& quantization) const {
-    constexpr std::string_view kWeight = ".weight";
-    HfQuantization out = quantization;
     uint32_t num_predicting = 0;  // names of modules tell of no layer that is there
-    for (const std::string& module : quantization.plain_modules) {
-      const std::string name = TextName(module + std::string(kWeight), &num_predicting);
-      if (!name.empty()) out.plain_modules.insert(name.substr(0, name.size() - kWeight.size()));
-    }
-    for (const std::string& prefix : quantization.plain_prefixes) {
-      const std::string name = TextName(prefix, &num_predicting);
-      if (!name.empty()) out.plain_prefixes.insert(name);
-    }
-    return out;
+    return WithNames(quantization,
+                     [&](std::string_view name) { return TextName(name, &num_predicting); });
   }
 
   // A base model (LlamaModel ...) has neither the prefix nor a head.
@@ -707,6 +698,7 @@ class TensorConverter {
       case SafetensorsType::kI8:
       case SafetensorsType::kI32:
       case SafetensorsType::kI64:
+      case SafetensorsType::kF8E8M0:
         break;  // by AddScales, AddExpertForm and AddPacked
     }
   }

@@ -15,11 +15,23 @@ using kernels::kMaxFp8Scale;
 
 namespace {
 
+bool IsPowers(SafetensorsType type) {
+  return type == SafetensorsType::kU8 || type == SafetensorsType::kF8E8M0;
+}
+
 float ScaleAt(const SafetensorsTensor& scale, uint64_t i) {
   float value = 0;
   const size_t bytes = BytesOf(scale.type);
-  ToF32(scale.type, scale.data.subspan(i * bytes, bytes), 0, &value);
+  const SafetensorsType type = IsPowers(scale.type) ? SafetensorsType::kF8E8M0 : scale.type;
+  ToF32(type, scale.data.subspan(i * bytes, bytes), 0, &value);
   return value;
+}
+
+// Blocks of ModelOpt have a dimension of one after each of theirs.
+std::vector<uint64_t> GridShapeOf(const SafetensorsTensor& scale) {
+  const std::vector<uint64_t>& shape = scale.shape;
+  const bool is_of_four = shape.size() == 4 && shape[1] == 1 && shape[3] == 1;
+  return is_of_four ? std::vector{shape[0], shape[2]} : shape;
 }
 
 }  // namespace
@@ -53,17 +65,31 @@ absl::StatusOr<HfScaleGrid> HfScaleGridOf(const SafetensorsTensor& weight,
   }
   const uint64_t n = weight.shape[0];
   const uint64_t k = weight.shape[1];
-  const std::vector<uint64_t>& shape = scale.shape;
+  const std::vector<uint64_t> shape = GridShapeOf(scale);
   const std::vector<uint64_t> blocks = {(n - 1) / kHfFp8Block + 1, (k - 1) / kHfFp8Block + 1};
+  const bool is_inverse = scale.name.ends_with("_inv");
+  const bool fits_blocks = shape == blocks && scale.type != SafetensorsType::kU8;
+  if (fits_blocks && (IsFloat(scale.type) || IsPowers(scale.type))) {
+    return HfScaleGrid{kHfFp8Block, kHfFp8Block, blocks[1]};
+  }
+  if (IsPowers(scale.type) && !is_inverse) {
+    const std::vector<uint64_t> groups = {n, k / kHfMxGroup};
+    if (k % kHfMxGroup == 0 && shape == groups) return HfScaleGrid{1, kHfMxGroup, groups[1]};
+    return TensorError(
+        FolderErrorCode::kBadScale, scale.name,
+        fmt::format("{} of shape {} does not scale {}, which is {} (wanted: one for each {} of a "
+                    "row, [{}, {} / {}])",
+                    SafetensorsTypeName(scale.type), ShapeText(scale),
+                    QuotedForMessage(weight.name), ShapeText(weight), kHfMxGroup, n, k,
+                    kHfMxGroup));
+  }
   if (IsFloat(scale.type)) {
-    if (shape == blocks) return HfScaleGrid{kHfFp8Block, kHfFp8Block, blocks[1]};
     const bool is_one = std::all_of(shape.begin(), shape.end(), [](uint64_t d) { return d == 1; });
     const bool is_rows = shape == std::vector{n} || shape == std::vector<uint64_t>{n, 1};
-    if (scale.name.ends_with("_scale") && (is_one || is_rows)) {
+    if (!is_inverse && (is_one || is_rows)) {
       return HfScaleGrid{is_one ? n : 1, static_cast<uint32_t>(k), 1};
     }
   }
-  const bool is_inverse = scale.name.ends_with("_inv");
   return TensorError(
       FolderErrorCode::kBadScale, scale.name,
       fmt::format("shape {} does not scale {}, which is {} (wanted: {}{} as {}, in F32, "

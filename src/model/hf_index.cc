@@ -12,10 +12,15 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A name of a file of this folder and nothing else.
-bool IsPlainName(std::string_view name) {
-  return name.ends_with(".safetensors") && name.find('/') == std::string_view::npos &&
-         name.find('\0') == std::string_view::npos;
+// A name of a file of this folder, or of one of its subfolders, and nothing else.
+bool IsInsideName(std::string_view name) {
+  if (!name.ends_with(".safetensors") || name.find('\0') != std::string_view::npos) return false;
+  for (size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
+    end = name.find('/', begin);
+    const std::string_view part = name.substr(begin, end - begin);
+    if (part.empty() || part == "." || part == "..") return false;
+  }
+  return true;
 }
 
 // Receives the parser's events; keeps the members of the top-level object "weight_map" and skips
@@ -35,7 +40,12 @@ class IndexReader : public nlohmann::json_sax<Json> {
   bool binary(Json::binary_t&) override { return Value(); }
   bool string(std::string& file) override {
     if (!InMap()) return Value();
-    if (!IsPlainName(file)) return NoFile();
+    if (!IsInsideName(file)) {
+      return BadIndex(
+          fmt::format("tensor {} is in {}, which names no .safetensors file inside the "
+                      "folder",
+                      QuotedForMessage(tensor_), QuotedForMessage(file)));
+    }
     if (++num_tensors_ > kMaxHfTensors) {
       return BadIndex(fmt::format("more than {} tensors", kMaxHfTensors));
     }

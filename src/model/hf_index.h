@@ -24,9 +24,9 @@ inline constexpr size_t kMaxHfTensors = size_t{1} << 18;
 // The names of the tensors of each file, in the order of the text; a name may occur twice.
 using HfIndex = std::map<std::string, std::vector<std::string>>;
 
-// Every file's name ends with .safetensors and has no slash. Fails with kFileTooLarge, kBadJson
-// (not JSON, or no weight_map) or kBadIndex (a limit above, or a file that cannot be of the
-// folder).
+// Every file's name ends with .safetensors and may begin with subfolders; no part of it is empty,
+// "." or "..". Fails with kFileTooLarge, kBadJson (not JSON, or no weight_map) or kBadIndex (a
+// limit above, or a file that cannot be of the folder).
 absl::StatusOr<HfIndex> ReadHfIndex(std::string_view text);
 
 }  // namespace baton::model

@@ -10,6 +10,7 @@
 #include "kernels/weight_type.h"
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
+#include "src/model/hf_expert_form.h"
 #include "src/model/hf_tensors.h"
 #include "src/model/nvfp4_rows.h"
 
@@ -35,6 +36,9 @@ constexpr uint64_t kTileRows = 128;
 constexpr float kE2m1[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                              -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 constexpr uint64_t kFp4Group = 16;
+constexpr uint64_t kMxFp4Group = 32;
+// The first of 2^(code - 127) that is infinite in bf16 when the largest e2m1, 6, is multiplied.
+constexpr uint32_t kInfiniteE8m0 = 253;
 
 absl::Status WantType(const SafetensorsTensor& tensor, SafetensorsType type) {
   if (tensor.type == type) return OkStatus();
@@ -70,6 +74,8 @@ uint64_t Words(uint64_t elements, uint32_t bits) { return (elements * bits + 31)
 bool IsRowLayout(Layout layout) {
   return layout != Layout::kColumnWords && layout != Layout::kAwqWords;
 }
+
+bool IsFp4(Layout layout) { return layout == Layout::kFp4 || layout == Layout::kMxFp4; }
 
 // Scales and zero points by [row][group], and the group of each column where groups are no runs.
 struct Tables {
@@ -111,8 +117,24 @@ absl::Status ReadFp4Scales(const HfPackedMatrix& matrix, Tables& tables) {
   return OkStatus();
 }
 
+// Powers of two, in U8 or F8_E8M0.
+absl::Status ReadMxFp4Scales(const HfPackedMatrix& matrix, Tables& tables) {
+  const SafetensorsTensor& tensor = *matrix.parts.scales;
+  for (uint64_t i = 0; i < tensor.data.size(); ++i) {
+    const auto code = static_cast<uint32_t>(tensor.data[i]);
+    if (code < kInfiniteE8m0) continue;
+    const std::string what =
+        code == 255 ? "NaN" : fmt::format("2^{}: a weight of 6 times that is infinite", code - 127);
+    return TensorError(E::kBadScale, tensor.name, fmt::format("element {} is {}", i, what));
+  }
+  tables.scales.resize(tensor.data.size());
+  ToF32(SafetensorsType::kF8E8M0, tensor.data, 0.0f, tables.scales.data());
+  return OkStatus();
+}
+
 absl::Status ReadScales(const HfPackedMatrix& matrix, Tables& tables) {
   if (matrix.layout == Layout::kFp4) return ReadFp4Scales(matrix, tables);
+  if (matrix.layout == Layout::kMxFp4) return ReadMxFp4Scales(matrix, tables);
   const SafetensorsTensor& tensor = *matrix.parts.scales;
   const size_t size = BytesOf(tensor.type);
   tables.scales.resize(matrix.n * matrix.groups());
@@ -186,7 +208,7 @@ absl::StatusOr<Tables> ReadTables(const HfPackedMatrix& matrix) {
   Tables tables;
   BATON_RETURN_IF_ERROR(ReadScales(matrix, tables));
   BATON_RETURN_IF_ERROR(ReadGroups(matrix, tables));
-  if (matrix.layout == Layout::kFp4) return tables;
+  if (IsFp4(matrix.layout)) return tables;
   tables.zeros.resize(tables.scales.size());
   int16_t* out = tables.zeros.data();
   for (uint64_t row = 0; row < matrix.n; ++row) {
@@ -210,6 +232,7 @@ GgmlType TypeOf(const HfPackedMatrix& matrix, const Tables& tables) {
   if (matrix.layout == Layout::kFp4) {
     return matrix.k % kNvfp4Block == 0 ? GgmlType::kNvfp4 : matrix.wide_type;
   }
+  if (matrix.layout == Layout::kMxFp4) return GgmlType::kMxfp4;
   if (!FitsBlocks(matrix, tables)) return matrix.wide_type;
   const int middle = matrix.layout == Layout::kBytes ? 0 : 1 << (matrix.bits - 1);
   const bool is_symmetric =
@@ -318,18 +341,19 @@ absl::Status ReadColumnShape(HfPackedMatrix& matrix) {
 absl::Status CheckFp4(HfPackedMatrix& matrix) {
   const SafetensorsTensor& codes = *matrix.parts.codes;
   const SafetensorsTensor& scales = *matrix.parts.scales;
-  const SafetensorsTensor& global = *matrix.parts.global;
-  if (codes.shape.size() != 2 || codes.shape[1] % (kFp4Group / 2) != 0) {
-    return TensorError(
-        E::kBadShape, codes.name,
-        fmt::format("{} is no matrix of rows of whole groups of {}", ShapeText(codes), kFp4Group));
+  matrix.group = matrix.layout == Layout::kFp4 ? kFp4Group : kMxFp4Group;
+  if (codes.shape.size() != 2 || codes.shape[1] % (matrix.group / 2) != 0) {
+    return TensorError(E::kBadShape, codes.name,
+                       fmt::format("{} is no matrix of rows of whole groups of {}",
+                                   ShapeText(codes), matrix.group));
   }
   matrix.n = codes.shape[0];
   matrix.k = codes.shape[1] * 2;
-  matrix.group = kFp4Group;
   matrix.wide_type = GgmlType::kBf16;
+  if (matrix.layout == Layout::kMxFp4) return WantShape(scales, {matrix.n, matrix.groups()});
+  const SafetensorsTensor& global = *matrix.parts.global;
   BATON_RETURN_IF_ERROR(WantType(scales, SafetensorsType::kF8E4M3));
-  BATON_RETURN_IF_ERROR(WantShape(scales, {matrix.n, matrix.k / kFp4Group}));
+  BATON_RETURN_IF_ERROR(WantShape(scales, {matrix.n, matrix.groups()}));
   BATON_RETURN_IF_ERROR(WantType(global, SafetensorsType::kF32));
   if (!IsOneNumber(global)) return WantShape(global, {1});
   matrix.scale = Load<float>(global.data.data());
@@ -341,8 +365,9 @@ absl::Status CheckFp4(HfPackedMatrix& matrix) {
 // The config declares such a matrix.
 absl::Status CheckDeclared(const HfPackedMatrix& matrix, const HfQuantization& quantization) {
   std::string_view lacks;
-  const bool is_float = matrix.layout == Layout::kFp4;
-  for (const HfWeightKind& kind : quantization.kinds) {
+  const bool is_float = IsFp4(matrix.layout);
+  const std::string_view name = matrix.parts.codes->name;
+  for (const HfWeightKind& kind : KindsOf(quantization, name.substr(0, name.rfind('.')))) {
     const bool same_group = kind.group == matrix.group || (kind.group == 0 && matrix.groups() == 1);
     // A byte also holds the codes of fewer bits, as compressed-tensors 0.20 writes its W4A8.
     const bool same_bits =
@@ -380,12 +405,13 @@ constexpr uint32_t BitOf(Layout layout) { return 1u << static_cast<uint32_t>(lay
 constexpr uint32_t kWordRows = BitOf(Layout::kRowWords);
 constexpr uint32_t kByteRows = BitOf(Layout::kBytes);
 constexpr uint32_t kFp4Rows = BitOf(Layout::kFp4);
+constexpr uint32_t kMxFp4Rows = BitOf(Layout::kMxFp4);
 constexpr uint32_t kColumns = BitOf(Layout::kColumnWords);
 constexpr uint32_t kAwqColumns = BitOf(Layout::kAwqWords);
 constexpr uint32_t kIntegers = kWordRows | kByteRows | kColumns | kAwqColumns;
 constexpr PartRow kParts[] = {
-    {&HfPackedParts::scales, E::kBadScale, "are no scales", kIntegers | kFp4Rows,
-     kIntegers | kFp4Rows},
+    {&HfPackedParts::scales, E::kBadScale, "are no scales", kIntegers | kFp4Rows | kMxFp4Rows,
+     kIntegers | kFp4Rows | kMxFp4Rows},
     {&HfPackedParts::zeros, E::kBadScale, "is no tensor qzeros", kColumns | kAwqColumns, kIntegers},
     {&HfPackedParts::group_of, E::kBadScale, "is no tensor g_idx", 0,
      kWordRows | kByteRows | kColumns},
@@ -397,6 +423,8 @@ std::string_view NameOf(Layout layout) {
   switch (layout) {
     case Layout::kFp4:
       return "in NVFP4";
+    case Layout::kMxFp4:
+      return "in MXFP4";
     case Layout::kBytes:
       return "of a byte each";
     case Layout::kRowWords:
@@ -430,7 +458,7 @@ absl::Status CheckParts(const HfPackedMatrix& matrix) {
 absl::Status CheckMatrix(const HfQuantization& quantization, HfPackedMatrix& matrix) {
   const HfPackedParts& parts = matrix.parts;
   BATON_RETURN_IF_ERROR(CheckParts(matrix));
-  if (matrix.layout == Layout::kFp4) {
+  if (IsFp4(matrix.layout)) {
     BATON_RETURN_IF_ERROR(CheckFp4(matrix));
     BATON_RETURN_IF_ERROR(CheckLimits(matrix));
     return CheckDeclared(matrix, quantization);
@@ -513,11 +541,16 @@ void PutFloat(GgmlType type, float value, std::byte* out) {
   std::memcpy(out, &bits, sizeof(bits));
 }
 
-Layout LayoutOf(HfQuantMethod method, SafetensorsType codes) {
+Layout LayoutOf(HfQuantMethod method, const HfPackedParts& parts) {
   if (method == HfQuantMethod::kAwq) return Layout::kAwqWords;
   if (method == HfQuantMethod::kGptq) return Layout::kColumnWords;
-  if (codes == SafetensorsType::kU8) return Layout::kFp4;
-  return codes == SafetensorsType::kI8 ? Layout::kBytes : Layout::kRowWords;
+  if (parts.codes->type == SafetensorsType::kU8) {
+    const bool has_powers =
+        parts.scales != nullptr && (parts.scales->type == SafetensorsType::kU8 ||
+                                    parts.scales->type == SafetensorsType::kF8E8M0);
+    return has_powers ? Layout::kMxFp4 : Layout::kFp4;
+  }
+  return parts.codes->type == SafetensorsType::kI8 ? Layout::kBytes : Layout::kRowWords;
 }
 
 const GgufTensorType& RowOf(GgmlType type) {
@@ -557,7 +590,7 @@ void WidenFp4(const HfPackedMatrix& matrix, const Tables& tables, std::byte* out
   const float* scales = tables.scales.data();
   for (uint64_t i = 0; i < matrix.n * matrix.k; ++i, out += sizeof(uint16_t)) {
     const auto code = static_cast<uint32_t>(codes[i / 2]) >> (i % 2 * 4) & 15;
-    PutFloat(GgmlType::kBf16, kE2m1[code] * scales[i / kFp4Group], out);
+    PutFloat(GgmlType::kBf16, kE2m1[code] * scales[i / matrix.group], out);
   }
 }
 
@@ -596,8 +629,8 @@ absl::StatusOr<HfPackedMatrix> HfPackedMatrixOf(const HfPackedParts& parts,
   matrix.parts = parts;
   matrix.zeros_less_one = quantization.zeros_less_one;
   matrix.divides = quantization.method == HfQuantMethod::kCompressed;
-  matrix.layout = LayoutOf(quantization.method, parts.codes->type);
-  if (matrix.layout != Layout::kBytes && matrix.layout != Layout::kFp4) {
+  matrix.layout = LayoutOf(quantization.method, parts);
+  if (matrix.layout != Layout::kBytes && !IsFp4(matrix.layout)) {
     BATON_RETURN_IF_ERROR(WantType(*parts.codes, SafetensorsType::kI32));
   }
   BATON_RETURN_IF_ERROR(CheckMatrix(quantization, matrix));
@@ -625,8 +658,15 @@ absl::StatusOr<GgmlType> CommonType(const HfPackedMatrix& a, GgmlType type_a,
 absl::Status RepackHfMatrix(const HfPackedMatrix& matrix, GgmlType type, std::byte* out) {
   BATON_ASSIGN_OR_RETURN(const Tables tables, ReadTables(matrix));
   const Target target = {type, out, matrix.RowBytes(type)};
-  if (matrix.layout == Layout::kFp4) {
-    type == GgmlType::kNvfp4 ? RepackFp4(matrix, out) : WidenFp4(matrix, tables, out);
+  if (IsFp4(matrix.layout)) {
+    if (type == GgmlType::kNvfp4) {
+      RepackFp4(matrix, out);
+    } else if (type == GgmlType::kMxfp4) {
+      const HfExpertShape one = {.experts = 1, .n = matrix.n, .k = matrix.k};
+      RepackMxfp4Experts(one, matrix.parts.codes->data, matrix.parts.scales->data, 0, out);
+    } else {
+      WidenFp4(matrix, tables, out);
+    }
     return OkStatus();
   }
   for (uint64_t tile = 0; tile < matrix.n; tile += kTileRows) {
@@ -640,6 +680,7 @@ absl::Status RepackHfMatrix(const HfPackedMatrix& matrix, GgmlType type, std::by
 
 std::string HfPackedText(const HfPackedMatrix& matrix) {
   if (matrix.layout == Layout::kFp4) return "NVFP4";
+  if (matrix.layout == Layout::kMxFp4) return "MXFP4";
   if (matrix.groups() == 1) return fmt::format("{} bits, a scale each row", matrix.bits);
   return fmt::format("{} bits in groups of {}", matrix.bits, matrix.group);
 }

@@ -12,7 +12,8 @@
 //
 // NVFP4: a weight is e2m1 * scale, with an e4m3 for each 16 and an fp32 for the whole matrix. Rows
 // of whole blocks of 64 become GGUF's NVFP4 (4.5 bits), which loading turns into bf16: the product
-// in fp32, rounded once, as the formats dequantise. Other rows are bf16 at once.
+// in fp32, rounded once, as the formats dequantise. Other rows are bf16 at once. MXFP4: a weight is
+// e2m1 * 2^e, with an e for each 32, which GGUF's MXFP4 holds exactly (4.25 bits).
 #ifndef BATON_MODEL_HF_PACKED_H_
 #define BATON_MODEL_HF_PACKED_H_
 
@@ -34,6 +35,7 @@ enum class HfPackedLayout : uint8_t {
   kAwqWords = 2,     // I32 [k, n / 8]: 8 outputs, output 0 2 4 6 1 3 5 7 from the low bits up
   kBytes = 3,        // I8 [n, k]
   kFp4 = 4,          // U8 [n, k / 2]: e2m1 numbers, the first of two in the low bits
+  kMxFp4 = 5,        // the same, whose scales are powers of two
 };
 
 // The tensors of one module; null for one that is not there.
@@ -82,7 +84,7 @@ absl::StatusOr<GgmlType> CommonType(const HfPackedMatrix& a, GgmlType type_a,
 // wide_type or what CommonType gave. kBadScale where the file has changed since it was checked.
 absl::Status RepackHfMatrix(const HfPackedMatrix& matrix, GgmlType type, std::byte* out);
 
-// "4 bits in groups of 128", "8 bits, a scale each row", "NVFP4"
+// "4 bits in groups of 128", "8 bits, a scale each row", "NVFP4", "MXFP4"
 std::string HfPackedText(const HfPackedMatrix& matrix);
 
 }  // namespace baton::model

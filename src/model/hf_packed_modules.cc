@@ -1,5 +1,6 @@
 #include "src/model/hf_packed_modules.h"
 
+#include <algorithm>
 #include <span>
 
 #include "src/base/quoted_text.h"
@@ -54,6 +55,20 @@ const PartRow* RowOf(std::span<const PartRow> rows, const SafetensorsTensor& ten
   return nullptr;
 }
 
+// A list of modules must have those in F8_E4M3 too, which are no packed matrices.
+absl::Status CheckListed(const HfQuantization& quantization, const SafetensorsTensor& tensor) {
+  const bool is_fp8 = tensor.type == SafetensorsType::kF8E4M3 && tensor.name.ends_with(kWeight);
+  if (quantization.layers.empty() || !is_fp8) return OkStatus();
+  const std::string_view name = tensor.name;
+  const auto is_it = [](const HfWeightKind& kind) { return kind.is_float && kind.bits == 8; };
+  if (std::ranges::any_of(KindsOf(quantization, name.substr(0, name.size() - kWeight.size())),
+                          is_it)) {
+    return OkStatus();
+  }
+  return TensorError(FolderErrorCode::kUnsupportedValue, tensor.name,
+                     "F8_E4M3, which quantization_config does not declare");
+}
+
 std::string ModuleOf(const PartRow& row, const SafetensorsTensor& tensor) {
   return tensor.name.substr(0, tensor.name.size() - row.suffix.size());
 }
@@ -67,6 +82,7 @@ absl::Status HfPackedModules::Join(const HfQuantization& quantization,
   quantization_ = quantization;
   std::map<std::string, HfPackedParts> parts;
   for (const SafetensorsTensor* tensor : taken) {
+    BATON_RETURN_IF_ERROR(CheckListed(quantization, *tensor));
     const PartRow* row = RowOf(rows, *tensor);
     if (row == nullptr || row->part != &HfPackedParts::codes) continue;
     const SafetensorsTensor*& codes = parts[ModuleOf(*row, *tensor)].codes;

@@ -16,6 +16,41 @@ using Json = nlohmann::json;
 
 constexpr uint32_t kNvfp4Group = 16;
 
+// Each quant_algo of ModelOpt, and how it keeps weights. Those that scale activations by a vector
+// first (AWQ, SVD) are refused.
+struct ModelOptRow {
+  std::string_view name;
+  HfWeightKind kind;
+};
+constexpr HfWeightKind kE4m3Kind = {.bits = 8, .is_float = true};
+constexpr HfWeightKind kMxfp8Kind = {.bits = 8, .group = kHfMxGroup, .is_float = true};
+constexpr HfWeightKind kNvfp4Kind = {.bits = 4, .group = kNvfp4Group, .is_float = true};
+constexpr ModelOptRow kModelOptRows[] = {
+    {"FP8", kE4m3Kind},          {"FP8_PER_CHANNEL_PER_TOKEN", kE4m3Kind},
+    {"FP8_PB_WO", kE4m3Kind},    {"FP8_BLOCK_SCALES", kE4m3Kind},
+    {"MXFP8", kMxfp8Kind},       {"NVFP4", kNvfp4Kind},
+    {"W4A16_NVFP4", kNvfp4Kind}, {"W4A8_NVFP4_FP8", kNvfp4Kind},
+};
+constexpr std::string_view kMixed = "MIXED_PRECISION";
+
+// Where auto-round puts integer codes, by its packing_format, which may end with a kernel's name.
+struct AutoRoundRow {
+  std::string_view packing;
+  HfQuantMethod method;
+  bool zeros_less_one = false;
+};
+constexpr AutoRoundRow kAutoRoundRows[] = {
+    {"auto_round:auto_gptq", HfQuantMethod::kGptq, true},
+    {"auto_round:auto_gptq:exllamav2", HfQuantMethod::kGptq, true},
+    {"auto_round:gptq", HfQuantMethod::kGptq, true},
+    {"auto_round:gptq:exllamav2", HfQuantMethod::kGptq, true},
+    {"auto_round", HfQuantMethod::kGptq},
+    {"auto_round:exllamav2", HfQuantMethod::kGptq},
+    {"auto_round:gptqmodel", HfQuantMethod::kGptq},
+    {"auto_round:auto_awq", HfQuantMethod::kAwq},
+    {"auto_round:awq", HfQuantMethod::kAwq},
+};
+
 absl::Status CheckIsAbsent(const JsonObject& object, const char* key) {
   const Json* value = object.Find(key);
   const bool is_empty = value == nullptr || *value == false || value->empty();
@@ -174,16 +209,16 @@ absl::StatusOr<HfWeightKind> ReadCompressedKind(const JsonObject& weights) {
   if (!symmetric) return weights.Unsupported("symmetric", "true");
   if (kind.bits == 8) {
     BATON_RETURN_IF_ERROR(CheckBlock(weights, "block_structure"));
-  } else if (kind.group != kNvfp4Group) {
-    return weights.Unsupported("group_size", "16");
+  } else if (kind.group != kNvfp4Group && kind.group != kHfMxGroup) {
+    return weights.Unsupported("group_size", "16, 32");
   }
   return kind;
 }
 
 absl::Status CheckCompressedFormat(const JsonObject& object) {
-  constexpr std::string_view kFormats[] = {"float-quantized",      "naive-quantized",
-                                           "int-quantized",        "pack-quantized",
-                                           "nvfp4-pack-quantized", "mixed-precision"};
+  constexpr std::string_view kFormats[] = {
+      "float-quantized",      "naive-quantized",      "int-quantized",   "pack-quantized",
+      "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized", "mixed-precision"};
   BATON_ASSIGN_OR_RETURN(const std::string format, object.StringOr("format", kFormats[0]));
   if (std::find(std::begin(kFormats), std::end(kFormats), format) != std::end(kFormats)) {
     return OkStatus();
@@ -234,30 +269,76 @@ absl::Status ReadCompressed(const JsonObject& config, HfQuantization& out) {
   return CheckHfQuantizationKeys(config, HfQuantObject::kCompressed);
 }
 
+// Upper case, as the programs that read it compare it.
+absl::StatusOr<std::string> AlgorithmOf(const JsonObject& object) {
+  BATON_ASSIGN_OR_RETURN(std::string name, object.String("quant_algo"));
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; });
+  return name;
+}
+
+// The kind that quant_algo and group_size name, of all modules or of one.
+absl::StatusOr<HfWeightKind> ReadModelOptKind(const JsonObject& object) {
+  BATON_ASSIGN_OR_RETURN(const std::string algorithm, AlgorithmOf(object));
+  const auto row = std::ranges::find(kModelOptRows, algorithm, &ModelOptRow::name);
+  if (row == std::end(kModelOptRows)) {
+    std::vector<std::string_view> names;
+    for (const ModelOptRow& known : kModelOptRows) names.push_back(known.name);
+    return object.Unsupported("quant_algo", fmt::format("{}", fmt::join(names, ", ")));
+  }
+  if (row->kind.group == 0) return row->kind;
+  BATON_ASSIGN_OR_RETURN(const uint32_t group, GroupOr(object, "group_size", row->kind.group));
+  if (group == row->kind.group) return row->kind;
+  return object.Unsupported("group_size", std::to_string(row->kind.group));
+}
+
+// Sets the kind of every module that quantized_layers lists.
+absl::Status ReadLayers(const JsonObject& config, HfQuantization& out) {
+  const Json* layers = config.Find("quantized_layers");
+  if (layers == nullptr || !layers->is_object() || layers->empty()) {
+    return config.Bad("quantized_layers", "an object that lists modules");
+  }
+  for (const auto& [name, layer] : layers->items()) {
+    if (!layer.is_object()) return config.Bad("quantized_layers", "an object of objects");
+    const JsonObject object(
+        layer, fmt::format("{}: quantized_layers: {}", config.where(), QuotedForMessage(name)));
+    BATON_ASSIGN_OR_RETURN(const HfWeightKind kind, ReadModelOptKind(object));
+    BATON_RETURN_IF_ERROR(CheckHfQuantizationKeys(object, HfQuantObject::kLayer));
+    out.layers.emplace(name, kind);
+    if (std::ranges::find(out.kinds, kind) == out.kinds.end()) out.kinds.push_back(kind);
+  }
+  return OkStatus();
+}
+
 absl::Status ReadModelOpt(const JsonObject& config, HfQuantization& out) {
-  out.method = HfQuantMethod::kModelOpt;
-  BATON_ASSIGN_OR_RETURN(const std::string algorithm, config.String("quant_algo"));
-  if (algorithm != "NVFP4" && algorithm != "FP8") {
-    return config.Unsupported("quant_algo", "NVFP4, FP8");
+  // Where only KV is quantised.
+  const bool has_weights = config.Has("quant_algo") || config.Has("config_groups");
+  if (has_weights) {
+    out.method = HfQuantMethod::kModelOpt;
+    BATON_ASSIGN_OR_RETURN(const std::string algorithm, AlgorithmOf(config));
+    if (algorithm == kMixed) {
+      BATON_RETURN_IF_ERROR(ReadLayers(config, out));
+    } else {
+      BATON_RETURN_IF_ERROR(CheckIsAbsent(config, "quantized_layers"));
+      BATON_ASSIGN_OR_RETURN(const HfWeightKind kind, ReadModelOptKind(config));
+      out.kinds = {kind};
+    }
+    // They repeat what quant_algo says, for other programs.
+    HfQuantization groups;
+    BATON_RETURN_IF_ERROR(ReadGroups(config, groups));
+    for (const HfWeightKind& kind : groups.kinds) {
+      const auto is_it = [&kind](const HfWeightKind& said) {
+        return kind.is_float && kind.bits == said.bits;
+      };
+      if (std::ranges::any_of(out.kinds, is_it)) continue;
+      return config.Bad("config_groups", fmt::format("groups of {} bits of type float, as "
+                                                     "quant_algo {} says",
+                                                     out.kinds[0].bits, algorithm));
+    }
+    out.unused.merge(groups.unused);
+  } else {
+    BATON_RETURN_IF_ERROR(CheckIsAbsent(config, "quantized_layers"));
   }
-  if (algorithm == "NVFP4") {
-    BATON_ASSIGN_OR_RETURN(const uint32_t group, GroupOr(config, "group_size", kNvfp4Group));
-    if (group != kNvfp4Group) return config.Unsupported("group_size", "16");
-    out.kinds = {{.bits = 4, .group = kNvfp4Group, .is_float = true}};
-  }
-  // They repeat what quant_algo says, for other programs.
-  HfQuantization groups;
-  BATON_RETURN_IF_ERROR(ReadGroups(config, groups));
-  const uint32_t bits = algorithm == "NVFP4" ? 4 : 8;
-  const auto is_it = [bits](const HfWeightKind& kind) {
-    return kind.is_float && kind.bits == bits;
-  };
-  if (!std::ranges::all_of(groups.kinds, is_it)) {
-    return config.Bad("config_groups", fmt::format("groups of {} bits of type float, as quant_algo "
-                                                   "{} says",
-                                                   bits, algorithm));
-  }
-  out.unused.merge(groups.unused);
   for (const char* key : {"kv_cache_scheme", "kv_cache_quant_algo"}) NoteUnused(config, key, out);
   BATON_RETURN_IF_ERROR(ReadNames(config, "ignore", out));
   BATON_RETURN_IF_ERROR(ReadNames(config, "exclude_modules", out));
@@ -273,13 +354,120 @@ absl::Status ReadModelOptForms(const JsonObject& config, HfQuantization& out) {
   return ReadModelOpt(JsonObject(*inner, config.where() + ": quantization"), out);
 }
 
+// The kind that auto-round gives all modules, or some by `extra_config`. 16 bits: not quantised.
+absl::StatusOr<HfWeightKind> ReadAutoRoundKind(const JsonObject& object, const HfWeightKind& base) {
+  HfWeightKind kind = base;
+  BATON_ASSIGN_OR_RETURN(kind.bits, object.UintOr("bits", base.bits));
+  if (kind.bits != 4 && kind.bits != 8 && kind.bits < 16) {
+    return object.Unsupported("bits", "4, 8, 16");
+  }
+  BATON_ASSIGN_OR_RETURN(const bool symmetric, object.BoolOr("sym", !base.has_zeros));
+  kind.has_zeros = !symmetric;
+  for (const char* key : {"super_bits", "super_group_size"}) {
+    BATON_RETURN_IF_ERROR(CheckIsAbsent(object, key));
+  }
+  if (kind.is_float && kind.has_zeros) return object.Unsupported("sym", "true");
+  // Blocks of fp8, whose scales tell.
+  const Json* group = object.Find("group_size");
+  if (group != nullptr && group->is_array()) {
+    BATON_RETURN_IF_ERROR(CheckBlock(object, "group_size"));
+    return kind;
+  }
+  BATON_ASSIGN_OR_RETURN(kind.group, GroupOr(object, "group_size", base.group));
+  return kind;
+}
+
+absl::Status ReadExtraConfig(const JsonObject& config, HfQuantization& out) {
+  const Json* rules = config.Find("extra_config");
+  if (rules == nullptr) return OkStatus();
+  if (!rules->is_object()) return config.Bad("extra_config", "an object");
+  for (const auto& [name, rule] : rules->items()) {
+    if (!rule.is_object()) return config.Bad("extra_config", "an object of objects");
+    const JsonObject object(
+        rule, fmt::format("{}: extra_config: {}", config.where(), QuotedForMessage(name)));
+    BATON_ASSIGN_OR_RETURN(const HfWeightKind kind, ReadAutoRoundKind(object, out.kinds[0]));
+    BATON_RETURN_IF_ERROR(CheckHfQuantizationKeys(object, HfQuantObject::kAutoRoundRule));
+    // Names may be regular expressions, which are not looked at: the tensors tell.
+    if (kind.bits < 16) {
+      out.kinds.push_back(kind);
+    } else if (name.find_first_of("*+?^$()[]{}|\\") == std::string::npos) {
+      out.plain_modules.insert(name);
+    }
+  }
+  return OkStatus();
+}
+
+// How the codes lie, and the kind that all of them start from.
+absl::StatusOr<HfWeightKind> ReadAutoRoundForm(const JsonObject& config, HfQuantization& out) {
+  BATON_ASSIGN_OR_RETURN(const std::string type, config.StringOr("data_type", "int"));
+  if (type == "int") {
+    BATON_ASSIGN_OR_RETURN(const std::string packing,
+                           config.StringOr("packing_format", "auto_round:auto_gptq"));
+    const auto row = std::ranges::find(kAutoRoundRows, packing, &AutoRoundRow::packing);
+    if (row == std::end(kAutoRoundRows)) {
+      return config.Unsupported("packing_format",
+                                "auto_round, auto_round:auto_gptq, auto_round:gptqmodel, "
+                                "auto_round:auto_awq");
+    }
+    // Codes that activations of 8 bits meet have two scales.
+    BATON_ASSIGN_OR_RETURN(const uint32_t act_bits, config.UintOr("act_bits", 16));
+    if (act_bits < 16) return config.Unsupported("act_bits", "16");
+    out.method = row->method;
+    out.zeros_less_one = row->zeros_less_one;
+    return HfWeightKind{.group = 128};
+  }
+  NoteUnused(config, "act_bits", out);
+  if (type == "fp" || type == "fp8") {
+    BATON_RETURN_IF_ERROR(config.CheckText("fmt", "e4m3"));
+    BATON_RETURN_IF_ERROR(config.CheckOneOf(
+        "packing_format", R"(["auto_round:fp8", "auto_round:fp8_static", null])"));
+    out.method = HfQuantMethod::kFp8;
+    return HfWeightKind{.bits = 8, .is_float = true};
+  }
+  const bool is_mx = type.starts_with("mx_fp");
+  if (!is_mx && !type.starts_with("nv_fp")) {
+    return config.Unsupported("data_type", "int, fp, mx_fp, nv_fp");
+  }
+  BATON_RETURN_IF_ERROR(config.CheckText("packing_format", "auto_round:llm_compressor"));
+  out.method = HfQuantMethod::kCompressed;
+  return HfWeightKind{.group = is_mx ? kHfMxGroup : kNvfp4Group, .is_float = true};
+}
+
+absl::Status ReadAutoRound(const JsonObject& config, HfQuantization& out) {
+  if (!config.Has("bits")) return config.Missing("bits");
+  BATON_ASSIGN_OR_RETURN(const HfWeightKind form, ReadAutoRoundForm(config, out));
+  BATON_ASSIGN_OR_RETURN(const HfWeightKind kind, ReadAutoRoundKind(config, form));
+  const bool fits = out.method == HfQuantMethod::kAwq   ? kind.bits == 4
+                    : out.method == HfQuantMethod::kFp8 ? kind.bits == 8
+                                                        : kind.bits < 16;
+  if (!fits) {
+    const char* bits = out.method == HfQuantMethod::kAwq   ? "4"
+                       : out.method == HfQuantMethod::kFp8 ? "8"
+                                                           : "4, 8";
+    return config.Unsupported("bits", bits);
+  }
+  const bool has_group = out.method != HfQuantMethod::kCompressed || kind.group == form.group;
+  if (!has_group) return config.Unsupported("group_size", std::to_string(form.group));
+  out.kinds = {kind};
+  NoteUnused(config, "static_kv_dtype", out);
+  NoteUnused(config, "static_attention_dtype", out);
+  BATON_RETURN_IF_ERROR(ReadExtraConfig(config, out));
+  BATON_RETURN_IF_ERROR(ReadNames(config, "modules_to_not_convert", out));
+  return CheckHfQuantizationKeys(config, HfQuantObject::kAutoRound);
+}
+
 absl::Status ReadMethod(const JsonObject& config, bool has_mxfp4, HfQuantization& out) {
   BATON_ASSIGN_OR_RETURN(out.name, config.StringOr("quant_method", ""));
   const std::string& method = out.name;
   if (method == "compressed-tensors") return ReadCompressed(config, out);
   if (method == "awq") return ReadAwq(config, out);
   if (method == "gptq") return ReadGptq(config, out);
-  if (method == "modelopt" || method == "modelopt_fp4") return ReadModelOptForms(config, out);
+  if (method == "auto-round") return ReadAutoRound(config, out);
+  constexpr std::string_view kModelOptNames[] = {"modelopt", "modelopt_fp4", "modelopt_mixed",
+                                                 "modelopt_mxfp8"};
+  if (std::ranges::find(kModelOptNames, method) != std::end(kModelOptNames)) {
+    return ReadModelOptForms(config, out);
+  }
   if (method == "mxfp4" && has_mxfp4) {
     out.method = HfQuantMethod::kMxfp4;
     return CheckHfQuantizationKeys(config, HfQuantObject::kMxfp4);
@@ -292,9 +480,9 @@ absl::Status ReadMethod(const JsonObject& config, bool has_mxfp4, HfQuantization
   }
   return FolderError(
       FolderErrorCode::kQuantized,
-      fmt::format("{} (method {}) is not supported (awq, gptq, compressed-tensors, modelopt and "
-                  "fp8 are); take the model in one of these, in bf16, f16 or f32, or a GGUF file "
-                  "of it",
+      fmt::format("{} (method {}) is not supported (awq, gptq, auto-round, compressed-tensors, "
+                  "modelopt and fp8 are); take the model in one of these, in bf16, f16 or f32, or "
+                  "a GGUF file of it",
                   config.where(), method.empty() ? "unnamed" : QuotedForMessage(method)));
 }
 
@@ -307,7 +495,7 @@ absl::StatusOr<HfQuantization> ReadHfQuantization(const JsonObject& config) {
   // The second is the name that compressed-tensors had first.
   for (const char* key : {"quantization_config", "compression_config"}) {
     const Json* value = config.Find(key);
-    if (value == nullptr) continue;
+    if (value == nullptr || *value == Json::object()) continue;
     if (!value->is_object()) return config.Bad(key, "an object");
     HfQuantization read;
     BATON_RETURN_IF_ERROR(ReadMethod(JsonObject(*value, fmt::format("{}: {}", config.where(), key)),
@@ -326,6 +514,40 @@ absl::StatusOr<HfQuantization> ReadHfQuantConfigFile(std::string_view text) {
   HfQuantization out;
   out.name = "modelopt";
   BATON_RETURN_IF_ERROR(ReadModelOptForms(JsonObject(json, kName), out));
+  return out;
+}
+
+std::span<const HfWeightKind> KindsOf(const HfQuantization& quantization, std::string_view module) {
+  if (quantization.layers.empty()) return quantization.kinds;
+  while (true) {
+    const auto layer = quantization.layers.find(module);
+    if (layer != quantization.layers.end()) return {&layer->second, 1};
+    const size_t dot = module.rfind('.');
+    if (dot == std::string_view::npos) return {};
+    module = module.substr(0, dot);
+  }
+}
+
+HfQuantization WithNames(const HfQuantization& quantization,
+                         const std::function<std::string(std::string_view)>& name_of) {
+  constexpr std::string_view kWeight = ".weight";
+  const auto name_of_module = [&](const std::string& module) {
+    const std::string name = name_of(module + std::string(kWeight));
+    return name.empty() ? name : name.substr(0, name.size() - kWeight.size());
+  };
+  HfQuantization out = quantization;
+  for (const std::string& module : quantization.plain_modules) {
+    const std::string name = name_of_module(module);
+    if (!name.empty()) out.plain_modules.insert(name);
+  }
+  for (const std::string& prefix : quantization.plain_prefixes) {
+    const std::string name = name_of(prefix);
+    if (!name.empty()) out.plain_prefixes.insert(name);
+  }
+  for (const auto& [module, kind] : quantization.layers) {
+    const std::string name = name_of_module(module);
+    if (!name.empty()) out.layers.emplace(name, kind);
+  }
   return out;
 }
 

@@ -7,7 +7,10 @@
 #define BATON_MODEL_HF_QUANTIZATION_H_
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,11 +23,11 @@ namespace baton::model {
 // Programs that write quantised folders, by the names of their tensors.
 enum class HfQuantMethod : uint8_t {
   kNone = 0,
-  kFp8 = 1,         // fp8, fbgemm_fp8: X.weight in F8_E4M3
+  kFp8 = 1,         // fp8, fbgemm_fp8, auto-round: X.weight in F8_E4M3
   kMxfp4 = 2,       // experts of gpt_oss
-  kCompressed = 3,  // compressed-tensors: X.weight_packed, or X.weight in I8 or F8_E4M3
-  kAwq = 4,         // AutoAWQ, version gemm: X.qweight [k, n / 8]
-  kGptq = 5,        // GPTQ: X.qweight [k * bits / 32, n]
+  kCompressed = 3,  // compressed-tensors, auto-round: X.weight_packed, X.weight in I8 or F8_E4M3
+  kAwq = 4,         // AutoAWQ version gemm, auto-round: X.qweight [k, n / 8]
+  kGptq = 5,        // GPTQ, auto-round: X.qweight [k * bits / 32, n]
   kModelOpt = 6,    // NVFP4: X.weight in U8; or F8_E4M3
 };
 
@@ -45,6 +48,9 @@ struct HfQuantization {
   std::string name;             // of the method, as the config has it
   bool zeros_less_one = false;  // GPTQ's first checkpoint format stores zero points less one
   std::vector<HfWeightKind> kinds;
+  // Where it is not empty, a module has the kind of its own name, or of the nearest module around
+  // it that is listed (ModelOpt's MIXED_PRECISION); modules without one are not quantised.
+  std::map<std::string, HfWeightKind, std::less<>> layers;
   // Keys that quantise activations or KV, which are computed as they are ("input_activations").
   std::set<std::string, std::less<>> unused;
   // Modules that are not quantised, by their names or ends of them, and by how names begin.
@@ -54,15 +60,23 @@ struct HfQuantization {
   friend bool operator==(const HfQuantization&, const HfQuantization&) = default;
 };
 
-// A config.json without a quantization_config has method kNone. Else kQuantized (an unknown
-// method), kBadValue (also for a compression_config that says something else), kMissingKey or
-// kUnsupportedValue naming the field; every key that is not known is refused
+// A config.json without a quantization_config, or with an empty one, has method kNone. Else
+// kQuantized (an unknown method), kBadValue (also for a compression_config that says something
+// else), kMissingKey or kUnsupportedValue naming the field; every key that is not known is refused
 // (hf_quantization_keys.h).
 absl::StatusOr<HfQuantization> ReadHfQuantization(const JsonObject& config);
 
 // Reads the hf_quant_config.json that ModelOpt used to write instead. Errors as above, and
 // kBadJson.
 absl::StatusOr<HfQuantization> ReadHfQuantConfigFile(std::string_view text);
+
+// The kinds that the config declares for a module; views of `quantization`.
+std::span<const HfWeightKind> KindsOf(const HfQuantization& quantization, std::string_view module);
+
+// A copy of `quantization` in which modules and prefixes also have the names that `name_of` gives
+// the tensors MODULE.weight and whatever begins with the prefix; "" adds none.
+HfQuantization WithNames(const HfQuantization& quantization,
+                         const std::function<std::string(std::string_view)>& name_of);
 
 // Whether the config names the module as one that is not quantised. Regular expressions ("re:...")
 // and "*" inside a name are not looked at: the tensors tell.

@@ -8,8 +8,8 @@
 namespace baton::model {
 namespace {
 
-// The lists come from what transformers 5.24, AutoAWQ, AutoGPTQ, GPTQModel, compressed-tensors 0.20
-// and ModelOpt write, and from published folders.
+// The lists come from what transformers 5.24, AutoAWQ, AutoGPTQ, GPTQModel, auto-round 0.16,
+// compressed-tensors 0.20 and ModelOpt 0.47 write, and from published folders.
 
 // Read by hf_quantization.cc, which checks the values.
 constexpr std::string_view kReadOfFp8[] = {"quant_method", "fmt", "weight_block_size"};
@@ -44,9 +44,28 @@ constexpr std::string_view kReadOfWeights[] = {
 };
 constexpr std::string_view kReadOfSparsity[] = {"format"};
 constexpr std::string_view kReadOfModelOpt[] = {
-    "quant_method",        "quant_algo", "group_size",      "kv_cache_scheme",
-    "kv_cache_quant_algo", "ignore",     "exclude_modules", "config_groups",
+    "quant_method", "quant_algo",      "group_size",    "kv_cache_scheme",  "kv_cache_quant_algo",
+    "ignore",       "exclude_modules", "config_groups", "quantized_layers",
 };
+constexpr std::string_view kReadOfLayer[] = {"quant_algo", "group_size"};
+constexpr std::string_view kReadOfAutoRound[] = {
+    "quant_method",
+    "bits",
+    "group_size",
+    "sym",
+    "data_type",
+    "act_bits",
+    "packing_format",
+    "fmt",
+    "extra_config",
+    "super_bits",
+    "static_kv_dtype",
+    "static_attention_dtype",
+    "modules_to_not_convert",
+    "super_group_size",
+};
+constexpr std::string_view kReadOfAutoRoundRule[] = {"bits",       "group_size",       "sym",
+                                                     "super_bits", "super_group_size", "data_type"};
 constexpr std::string_view kReadOfModelOptOuter[] = {"quant_method", "quantization"};
 
 // Which modules are packed, which the tensors tell; how activations are quantised, which are
@@ -107,6 +126,39 @@ constexpr std::string_view kHarmlessOfWords[] = {
     "to_quant_block_names",
     "train_bs",
 };
+// How activations are quantised, and notes of auto-round.
+constexpr std::string_view kHarmlessOfAutoRound[] = {
+    "act_bits",
+    "act_data_type",
+    "act_group_size",
+    "act_sym",
+    "act_dynamic",
+    "activation_scheme",
+    "static_kv_granularity",
+    "static_attention_granularity",
+    "backend",
+    "vllm_backend",
+    "autoround_version",
+    "amp",
+    "batch_size",
+    "block_name_to_quantize",
+    "to_quant_block_names",
+    "quant_block_list",
+    "supported_types",
+    "dataset",
+    "enable_minmax_tuning",
+    "enable_norm_bias_tuning",
+    "enable_quanted_input",
+    "gradient_accumulate_steps",
+    "iters",
+    "lr",
+    "minmax_lr",
+    "low_gpu_mem_usage",
+    "nsamples",
+    "scale_dtype",
+    "seqlen",
+    "train_bs",
+};
 constexpr std::string_view kHarmlessOfRule[] = {
     "sym",           "mse",     "damp_percent",    "damp_auto_increment",
     "static_groups", "hyb_act", "act_group_aware", "true_sequential",
@@ -140,6 +192,9 @@ constexpr ObjectRow kObjects[] = {
     {HfQuantObject::kSparsity, kReadOfSparsity, kHarmlessOfSparsity},
     {HfQuantObject::kModelOpt, kReadOfModelOpt, kHarmlessOfModelOpt},
     {HfQuantObject::kModelOptOuter, kReadOfModelOptOuter, kHarmlessOfModelOpt},
+    {HfQuantObject::kLayer, kReadOfLayer, {}},
+    {HfQuantObject::kAutoRound, kReadOfAutoRound, kHarmlessOfAutoRound},
+    {HfQuantObject::kAutoRoundRule, kReadOfAutoRoundRule, kHarmlessOfAutoRound},
 };
 
 // Keys that change weights or their products, and the values of theirs that do not, as JSON.
@@ -159,6 +214,8 @@ constexpr NeutralRow kNeutral[] = {
     {HfQuantObject::kWeights, "dynamic", "[false]"},
     {HfQuantObject::kModelOpt, "has_zero_point", "[false]"},
     {HfQuantObject::kModelOpt, "pre_quant_scale", "[false]"},
+    {HfQuantObject::kLayer, "has_zero_point", "[false]"},
+    {HfQuantObject::kLayer, "pre_quant_scale", "[false]"},
 };
 
 }  // namespace

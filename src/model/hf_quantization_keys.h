@@ -24,6 +24,9 @@ enum class HfQuantObject : uint8_t {
   kSparsity = 8,    // its sparsity_config
   kModelOpt = 9,
   kModelOptOuter = 10,  // around the `quantization` of modelopt's older form
+  kLayer = 11,          // one of modelopt's quantized_layers
+  kAutoRound = 12,
+  kAutoRoundRule = 13,  // one of its extra_config
 };
 
 // kUnsupportedValue naming the first refused key of `object`, in the order of names. An unknown key

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "src/base/byte_text.h"
@@ -25,6 +27,11 @@ absl::Status InFile(const absl::Status& status, std::string_view name) {
   const std::string text =
       fmt::format("{}: {}", QuotedForMessage(name), std::string(status.message()));
   return FolderError(FolderErrorOf(status), text);
+}
+
+// Whether `file` lies in the folder `path`; both without links.
+bool LiesIn(const std::filesystem::path& file, const std::filesystem::path& path) {
+  return std::mismatch(path.begin(), path.end(), file.begin(), file.end()).first == path.end();
 }
 
 // Opens the weights of a folder, one file or the shards of an index.
@@ -81,8 +88,23 @@ class ShardReader {
     return OkStatus();
   }
 
+  // A name with subfolders comes from the index alone, and must not lead elsewhere by a link. Files
+  // of the hub's cache are links to FOLDER/../../blobs.
+  absl::Status CheckIsInside(const std::string& name) const {
+    if (name.find('/') == std::string::npos) return OkStatus();
+    std::error_code error;
+    const std::filesystem::path file = std::filesystem::canonical(folder_ + "/" + name, error);
+    if (error) return OkStatus();  // opening it says why
+    for (const char* place : {"", "/../../blobs"}) {
+      const std::filesystem::path inside = std::filesystem::canonical(folder_ + place, error);
+      if (!error && LiesIn(file, inside)) return OkStatus();
+    }
+    return BadIndex(fmt::format("{} leads out of the folder by a link", QuotedForMessage(name)));
+  }
+
   // The file must hold the tensors that the index gives it, and no others.
   absl::Status AddShard(const std::string& name, std::vector<std::string>& tensors) {
+    BATON_RETURN_IF_ERROR(CheckIsInside(name));
     const absl::Status status = AddFile(name);
     if (FolderErrorOf(status) == FolderErrorCode::kMissingFile) {
       return FolderError(

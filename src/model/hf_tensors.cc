@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cstring>
+#include <limits>
 
 #include "kernels/math.h"
 #include "src/model/hf_deepseek.h"
@@ -17,6 +19,13 @@ using kernels::FloatFromE4m3;
 using kernels::FloatFromHalf;
 
 namespace {
+
+// 2^(e - 127), of which the smallest is subnormal; 255 is NaN.
+float FloatFromE8m0(std::byte code) {
+  const auto e = static_cast<uint32_t>(code);
+  if (e == 255) return std::numeric_limits<float>::quiet_NaN();
+  return std::bit_cast<float>(e == 0 ? 0x00400000u : e << 23);
+}
 
 // A name of a layer's tensor: after "model.layers.N.", and after "blk.N.".
 struct PartName {
@@ -351,6 +360,9 @@ void ToF32(SafetensorsType type, std::span<const std::byte> in, float added, flo
     switch (type) {
       case SafetensorsType::kF8E4M3:
         value = FloatFromE4m3(static_cast<uint8_t>(in[i]));
+        break;
+      case SafetensorsType::kF8E8M0:
+        value = FloatFromE8m0(in[i]);
         break;
       case SafetensorsType::kU8:  // no numbers: the caller has refused them
       case SafetensorsType::kI8:

@@ -31,16 +31,16 @@ struct TypeRow {
   size_t bytes;
 };
 // By SafetensorsType.
-constexpr TypeRow kTypes[] = {{"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F8_E4M3", 1},
-                              {"U8", 1},  {"I8", 1},  {"I32", 4},  {"I64", 8}};
+constexpr TypeRow kTypes[] = {{"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F8_E4M3", 1}, {"U8", 1},
+                              {"I8", 1},  {"I32", 4}, {"I64", 8},  {"F8_E8M0", 1}};
 
 absl::StatusOr<SafetensorsType> TypeOf(const HeaderEntry& entry) {
   for (size_t i = 0; i < std::size(kTypes); ++i) {
     if (entry.dtype == kTypes[i].name) return static_cast<SafetensorsType>(i);
   }
   return TensorError(FolderErrorCode::kBadDtype, entry.name,
-                     fmt::format("element type {} is not supported (F32, F16, BF16, F8_E4M3, U8, "
-                                 "I8, I32 and I64 are)",
+                     fmt::format("element type {} is not supported (F32, F16, BF16, F8_E4M3, "
+                                 "F8_E8M0, U8, I8, I32 and I64 are)",
                                  QuotedForMessage(entry.dtype)));
 }
 

@@ -28,8 +28,8 @@ namespace baton::model {
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = uint64_t{16} << 20;
 inline constexpr size_t kMaxSafetensorsDims = 6;  // patches of videos have 5
 
-// The element types that weights are made of here. U8 are bytes of MXFP4 and NVFP4, integers are
-// parts of packed matrices (hf_packed.h).
+// The element types that weights are made of here. U8 are bytes of MXFP4 and NVFP4 and scales as
+// F8_E8M0 has them (powers of two), integers are parts of packed matrices (hf_packed.h).
 enum class SafetensorsType : uint8_t {
   kF32 = 0,
   kF16 = 1,
@@ -39,6 +39,7 @@ enum class SafetensorsType : uint8_t {
   kI8 = 5,
   kI32 = 6,
   kI64 = 7,
+  kF8E8M0 = 8,
 };
 size_t BytesOf(SafetensorsType type);
 // "F32", "F8_E4M3"

@@ -2,9 +2,9 @@
 """Writes packed.safetensors: small matrices in the packed forms of model folders, and the weights
 that they stand for.
 
-The files of compressed-tensors are made by that package; its own decompression must give the same
-weights, rounded to the type of the scales. AutoAWQ's and GPTQ's are packed here, by what the
-packages publish:
+The files of compressed-tensors and auto-round are made by these packages; their own dequantisation
+must give the same weights, rounded to the type of the scales. AutoAWQ's and GPTQ's are packed here,
+by what the packages publish:
 
     AutoAWQ (WQLinear_GEMM)  word j of a row holds outputs 8j + 0 2 4 6 1 3 5 7, from the low
                              bits up
@@ -14,12 +14,17 @@ packages publish:
     weights                  scale * (code - zero), a scale and a zero point for each group
     ModelOpt NVFP4           a byte holds two e2m1, the first in the low bits; a weight is e2m1 *
                              weight_scale (e4m3, for each 16) * weight_scale_2
+    MXFP4, MXFP8             e2m1 in such bytes, or e4m3; times 2^(weight_scale - 127), a byte for
+                             each 32
+    auto-round               integers as GPTQ has them: packing "auto_gptq" stores zero points less
+                             one, its own packing as they are; "auto_awq" is AutoAWQ's
 
 Each matrix CASE is the tensors CASE.* and CASE.expected, F32 [n, k]: the product in fp32, or, where
 no block type of GGUF holds it, rounded to the type of the scales.
 
     python3 -m venv /tmp/packed
-    /tmp/packed/bin/pip install torch compressed-tensors safetensors numpy gguf
+    /tmp/packed/bin/pip install torch compressed-tensors==0.20.1 auto-round==0.16.1 safetensors \
+        numpy gguf
     /tmp/packed/bin/python tests/golden/make_packed_golden.py
 """
 
@@ -28,6 +33,12 @@ import pathlib
 import gguf
 import numpy as np
 import torch
+from auto_round.export.export_to_autoround.qlinear_fp import QuantLinear as FloatLinear
+from auto_round.export.export_to_awq.utils import WQLinear_GEMM, dequantize_gemm
+from auto_round_extension.torch.qlinear_torch import QuantLinear as OwnLinear
+from auto_round_extension.torch.qlinear_torch_zp import QuantLinear as GptqLinear
+from compressed_tensors.compressors.mxfp4.base import MXFP4PackedCompressor
+from compressed_tensors.compressors.mxfp8.base import MXFP8QuantizationCompressor
 from compressed_tensors.compressors.naive_quantized.base import IntQuantizationCompressor
 from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
 from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
@@ -39,6 +50,7 @@ HERE = pathlib.Path(__file__).parent
 N = 24
 K = 96
 GROUP = 32
+AR_N = 32  # auto-round packs whole groups of 32 rows
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
 random = np.random.default_rng(20261129)
@@ -203,6 +215,106 @@ def nvfp4_gguf(case, k):
         blocks=blocks.reshape(N, -1))
 
 
+# MXFP4 and MXFP8 ---------------------------------------------------------------------------------
+
+
+def powers_for(weight, largest):
+    """A power of two for each 32 of a row, times which `largest` is not below them."""
+    amax = weight.float().reshape(weight.shape[0], -1, 32).abs().amax(-1)
+    return torch.exp2(torch.ceil(torch.log2(amax / largest)))
+
+
+def mx_compressed(case, *, bits, k):
+    args = QuantizationArgs(num_bits=bits, type="float", strategy="group", group_size=32,
+                            symmetric=True, scale_dtype=torch.uint8)
+    scheme = QuantizationScheme(targets=["Linear"], weights=args)
+    weight = torch.from_numpy(random.normal(0, 0.05, (N, k))).to(torch.bfloat16)
+    # The smallest scale, and the largest whose weights bf16 and devices hold.
+    weight[2, :32] *= 2.0**-115
+    weight[3, 32:64] *= 2.0**8
+    scale = powers_for(weight, 6 if bits == 4 else 448)
+    scale[2, 0] = 2.0**-127
+    if bits == 4:
+        scale[4, 1] = 2.0**125
+    compressor = MXFP4PackedCompressor if bits == 4 else MXFP8QuantizationCompressor
+    packed = compressor.compress({"weight": weight, "weight_scale": scale}, scheme)
+    again = compressor.decompress(packed, scheme)["weight"]
+    assert packed["weight_scale"].dtype == torch.uint8 and packed["weight_scale"].min() == 0
+    put(case, again, **packed)
+
+
+def with_e8m0(case, other):
+    """The tensors of another case, whose scales have the type of powers of two."""
+    parts = {name.removeprefix(other + "."): tensor
+             for name, tensor in tensors.items() if name.startswith(other + ".")}
+    expected = parts.pop("expected")
+    parts = {name: tensor.clone() for name, tensor in parts.items()}
+    parts["weight_scale"] = parts["weight_scale"].view(torch.float8_e8m0fnu)
+    assert torch.equal(parts["weight_scale"].float().log2() + 127,
+                       tensors[f"{other}.weight_scale"].float())
+    put(case, expected.clone(), **parts)
+
+
+# auto-round --------------------------------------------------------------------------------------
+
+
+def auto_round(case, *, bits, symmetric, kind):
+    scale = torch.from_numpy(random.uniform(0.5, 1.5, (AR_N, K // GROUP)) * 0.12 / 2 ** (bits - 1))
+    scale = scale.to(torch.float16).float()
+    top = 1 << bits
+    zero = torch.full((AR_N, K // GROUP), float(top // 2))
+    if not symmetric:
+        zero = torch.from_numpy(random.integers(1, top, (AR_N, K // GROUP))).float()
+    codes = torch.from_numpy(random.integers(0, top, (AR_N, K))).float()
+    spread = [tensor.repeat_interleave(GROUP, 1) for tensor in (scale, zero)]
+    exact = (codes - spread[1]) * spread[0]
+    linear = torch.nn.Linear(K, AR_N, bias=False)
+    linear.weight.data = exact.clone()
+    if kind == "awq":
+        packed = WQLinear_GEMM.from_linear(linear, bits, GROUP, scales=scale.t().contiguous(),
+                                           zeros=zero.t().contiguous(), device="cpu")
+        again = dequantize_gemm(packed.qweight, packed.qzeros, packed.scales, bits, GROUP).t()
+    else:
+        layer = {"own": OwnLinear, "gptq": GptqLinear}[kind]
+        packed = layer(bits, GROUP, K, AR_N, False)
+        packed.device = torch.device("cpu")
+        packed.pack(linear, scale, int(zero[0, 0]) if symmetric else zero, None, device="cpu")
+        again = packed(torch.eye(K, dtype=torch.float16)).t()
+    assert torch.equal(exact.half(), again.half()), case
+    parts = {name: tensor for name, tensor in packed.state_dict().items() if name != "bias"}
+    wide = bits == 8 and not symmetric
+    put(case, exact.half() if wide else exact, **parts)
+
+
+def auto_round_float(case, *, bits, data_type):
+    group = 16 if data_type == "nv_fp" else 32
+    linear = torch.nn.Linear(128, N, bias=False)
+    weight = torch.from_numpy(random.normal(0, 0.05, (N, 128))).float()
+    linear.weight.data = weight
+    packed = FloatLinear(bits, group, 128, N, False, data_type=data_type, sym=True, act_bits=16,
+                         weight_dtype=torch.bfloat16)
+    if data_type == "nv_fp":
+        amax = weight.reshape(N, -1, 16).abs().amax(-1)
+        whole = (448 * 6 / weight.abs().max()).reshape(1)
+        scale = (amax / 6 * whole).to(torch.float8_e4m3fn).float()
+        packed.pack(linear, scale, global_scale=whole, device="cpu")
+        both = packed.weight_scale.float() / packed.weight_global_scale
+    else:
+        scale = torch.log2(powers_for(weight, 6 if bits == 4 else 448))
+        packed.pack(linear, scale, device="cpu")
+        both = torch.exp2(packed.weight_scale.float() - 127)
+    parts = packed.state_dict()
+    if bits == 8:
+        values = parts["weight"].float()
+    else:
+        codes = torch.stack([parts["weight_packed"] & 15, parts["weight_packed"] >> 4], -1)
+        magnitudes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+        values = magnitudes[(codes & 7).long()] * torch.where(codes < 8, 1, -1)
+    again = values.reshape(N, 128) * both.repeat_interleave(group, 1)
+    assert (again - weight).abs().max() < weight.abs().max() / 4, case
+    put(case, again.to(torch.bfloat16), **parts)
+
+
 def main():
     compressed("ct4", bits=4, group=GROUP)
     compressed("ct4_zeros", bits=4, group=GROUP, symmetric=False)
@@ -230,6 +342,19 @@ def main():
     nvfp4_compressed("nvfp4_ct_blocks", 128)
     nvfp4_modelopt("nvfp4_modelopt_blocks", 192)
     nvfp4_gguf("nvfp4_gguf", 128)
+    mx_compressed("mxfp4_ct", bits=4, k=K)
+    with_e8m0("mxfp4_e8m0", "mxfp4_ct")
+    mx_compressed("mxfp8_ct", bits=8, k=K)
+    with_e8m0("mxfp8_e8m0", "mxfp8_ct")
+    auto_round("ar4", bits=4, symmetric=True, kind="gptq")
+    auto_round("ar4_zeros", bits=4, symmetric=False, kind="gptq")
+    auto_round("ar8", bits=8, symmetric=True, kind="gptq")
+    auto_round("ar4_own", bits=4, symmetric=False, kind="own")
+    auto_round("ar8_own", bits=8, symmetric=False, kind="own")
+    auto_round("ar4_awq", bits=4, symmetric=False, kind="awq")
+    auto_round_float("ar_mxfp4", bits=4, data_type="mx_fp")
+    auto_round_float("ar_mxfp8", bits=8, data_type="mx_fp")
+    auto_round_float("ar_nvfp4", bits=4, data_type="nv_fp")
     save_file(tensors, HERE / "packed.safetensors")
 
 

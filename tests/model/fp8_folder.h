@@ -47,13 +47,17 @@ inline FolderTensors TensorsOfFolder(const std::string& path) {
   return out;
 }
 
-// The numbers in F32 or BF16, to which they are rounded.
+// The numbers in F32, in BF16, to which they are rounded, or powers of two as F8_E8M0 has them.
 inline FolderTensor NumbersTensor(std::string dtype, std::vector<uint64_t> shape,
                                   const std::vector<float>& values) {
   FolderTensor out{std::move(dtype), std::move(shape), ""};
   for (const float value : values) {
     const uint16_t half = kernels::Bf16FromFloat(value);
     const bool is_f32 = out.dtype == "F32";
+    if (!is_f32 && out.dtype != "BF16") {
+      out.bytes += static_cast<char>(std::ilogb(value) + 127);
+      continue;
+    }
     out.bytes.append(
         is_f32 ? reinterpret_cast<const char*>(&value) : reinterpret_cast<const char*>(&half),
         is_f32 ? 4 : 2);
@@ -81,6 +85,13 @@ inline std::vector<Fp8Layout> Fp8Layouts() {
       {"blocks", "_scale", "F32", 128, 128, grid},
       {"inverse", "_scale_inv", "F32", 128, 128, grid},
       {"inverse_bf16", "_scale_inv", "BF16", 128, 128, grid},
+      {"inverse_powers", "_scale_inv", "F8_E8M0", 128, 128, grid},
+      {"of_four", "_scale", "F32", 128, 128,
+       [](uint64_t rows, uint64_t columns) {
+         return Shape{rows, 1, columns, 1};
+       }},
+      {"mx", "_scale", "U8", 1, 32, grid},
+      {"mx_powers", "_scale", "F8_E8M0", 1, 32, grid},
   };
 }
 
@@ -207,6 +218,8 @@ class Fp8ModelMaker {
     for (uint64_t i = 0; i < n * k; ++i) {
       scale_of(i) = std::max(scale_of(i), std::abs(exact[i]) / 448);
     }
+    const bool is_power = layout_.dtype != std::string("F32") && layout_.dtype[0] != 'B';
+    for (float& scale : scales) scale = is_power ? std::exp2(std::ceil(std::log2(scale))) : scale;
     if (std::string(layout_.dtype) == "BF16") {
       for (float& scale : scales) scale = kernels::FloatFromBf16(kernels::Bf16FromFloat(scale));
     }

@@ -204,7 +204,7 @@ TEST(HfFp8Test, RefusesOtherQuantizationsByName) {
   };
   ExpectRefusals({
       {E::kQuantized, {"\"eetq\""}, "rows", says({{"quant_method", "eetq"}})},
-      {E::kQuantized, {"unnamed"}, "rows", says(Json::object())},
+      {E::kQuantized, {"unnamed"}, "rows", says({{"bits", 8}})},
       {E::kBadValue, {"quantization_config"}, "rows", says(3)},
       {E::kBadValue, {"quant_method"}, "rows", says({{"quant_method", 8}})},
       {E::kUnsupportedValue,

@@ -28,9 +28,11 @@ std::string Repeated(const std::string& open, const std::string& piece, size_t b
 TEST(HfIndexTest, GivesTheTensorsOfEachFile) {
   const auto index = ReadHfIndex(
       R"({"metadata": {"total_size": 8, "weight_map": {"x": [1]}}, "more": [[], {}, null],)"
-      R"( "weight_map": {"b": "1.safetensors", "c": "2.safetensors", "a": "1.safetensors"}})");
+      R"( "weight_map": {"b": "1.safetensors", "c": "2.safetensors", "a": "1.safetensors",)"
+      R"( "d": "text/..b/1.safetensors"}})");
   ASSERT_TRUE(index.ok()) << index.status();
-  ASSERT_EQ(index->size(), 2u);
+  ASSERT_EQ(index->size(), 3u);
+  EXPECT_THAT(index->at("text/..b/1.safetensors"), ElementsAre("d"));
   EXPECT_THAT(index->at("1.safetensors"), ElementsAre("b", "a"));
   EXPECT_THAT(index->at("2.safetensors"), ElementsAre("c"));
 }
@@ -59,6 +61,10 @@ TEST(HfIndexTest, RefusesEachKindOfDamage) {
       {E::kBadIndex, R"({"weight_map":{"a":["a.safetensors"]}})"},
       {E::kBadIndex, R"({"weight_map":{"a":{"b":"a.safetensors"}}})"},
       {E::kBadIndex, R"({"weight_map":{"a":"../a.safetensors"}})"},
+      {E::kBadIndex, R"({"weight_map":{"a":"b/../../a.safetensors"}})"},
+      {E::kBadIndex, R"({"weight_map":{"a":"./a.safetensors"}})"},
+      {E::kBadIndex, R"({"weight_map":{"a":"/tmp/a.safetensors"}})"},
+      {E::kBadIndex, R"({"weight_map":{"a":"b//a.safetensors"}})"},
       {E::kBadIndex, R"({"weight_map":{"a":"a.bin"}})"},
       {E::kBadIndex, R"({"weight_map":{"a":"\u0000.safetensors"}})"},
       {E::kBadIndex, many_files + "}}"},

@@ -73,7 +73,17 @@ std::vector<GoldenCase> GoldenCases() {
       {"nvfp4_modelopt", Says(HfQuantMethod::kModelOpt, {4, 16, true, false}), GgmlType::kBf16},
       {"nvfp4_ct_blocks", Says(HfQuantMethod::kCompressed, {4, 16, true, false}), GgmlType::kNvfp4},
       {"nvfp4_modelopt_blocks", Says(HfQuantMethod::kModelOpt, {4, 16, true, false}),
-       GgmlType::kNvfp4}};
+       GgmlType::kNvfp4},
+      {"mxfp4_ct", Says(HfQuantMethod::kCompressed, {4, 32, true, false}), GgmlType::kMxfp4},
+      {"mxfp4_e8m0", Says(HfQuantMethod::kCompressed, {4, 32, true, false}), GgmlType::kMxfp4},
+      {"ar4", gptq(4, 32, true), GgmlType::kQ4_0},
+      {"ar4_zeros", gptq(4, 32, true), GgmlType::kQ5_0},
+      {"ar8", gptq(8, 32, true), GgmlType::kQ8_0},
+      {"ar4_own", gptq(4, 32, false), GgmlType::kQ5_0},
+      {"ar8_own", gptq(8, 32, false), GgmlType::kF16},
+      {"ar4_awq", awq, GgmlType::kQ5_0},
+      {"ar_mxfp4", Says(HfQuantMethod::kCompressed, {4, 32, true, false}), GgmlType::kMxfp4},
+      {"ar_nvfp4", Says(HfQuantMethod::kCompressed, {4, 16, true, false}), GgmlType::kNvfp4}};
 }
 
 class GoldenFile {

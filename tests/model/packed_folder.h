@@ -4,6 +4,7 @@
 #define BATON_TESTS_MODEL_PACKED_FOLDER_H_
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <random>
 #include <string>
@@ -11,33 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "tests/model/fp4_matrix.h"
 #include "tests/model/fp8_folder.h"
+#include "tests/model/packed_forms.h"
 
 namespace baton::model {
-
-// Which program's form the matrices have.
-struct PackedForm {
-  const char* name;  // letters and digits
-  const char* method;
-  uint32_t bits;
-  bool has_zeros;
-  bool in_order = false;  // columns of a group lie anywhere
-  bool is_float = false;  // NVFP4
-};
-
-inline std::vector<PackedForm> PackedForms() {
-  return {{"awq", "awq", 4, true},
-          {"gptq4", "gptq", 4, false},
-          {"gptq4_zeros", "gptq", 4, true},
-          {"gptq8", "gptq", 8, false},
-          {"gptq8_zeros", "gptq", 8, true},
-          {"gptq4_order", "gptq", 4, true, true},
-          {"ct4", "compressed-tensors", 4, false},
-          {"ct4_zeros", "compressed-tensors", 4, true},
-          {"ct8", "compressed-tensors", 8, false},
-          {"ct_nvfp4", "compressed-tensors", 4, false, false, true},
-          {"modelopt_nvfp4", "modelopt", 4, false, false, true}};
-}
 
 // Equal weights in both forms; see the file comment.
 struct PackedModel {
@@ -60,7 +39,7 @@ class PackedModelMaker {
   PackedModel Pack(const nlohmann::json& config, const FolderTensors& tensors,
                    const std::vector<std::string_view>& ends) {
     model_.config = config;
-    model_.config["quantization_config"] = Config();
+    model_.config["quantization_config"] = QuantizationConfigOf(form_);
     for (const auto& [name, tensor] : tensors) {
       model_.packed[name] = model_.plain[name] = tensor;
       if (std::ranges::none_of(ends, [&n = name](auto end) { return n.ends_with(end); })) continue;
@@ -70,10 +49,8 @@ class PackedModelMaker {
     return std::move(model_);
   }
 
-  static constexpr uint64_t kGroup = 32;
-  static constexpr uint64_t kFp4Group = 16;
-
  private:
+  static constexpr uint64_t kGroup = kPackedGroup;
   // One matrix: code, zero point and scale of each element.
   struct Matrix {
     uint64_t n, k;
@@ -83,31 +60,6 @@ class PackedModelMaker {
     std::vector<uint32_t> group_of;  // [k]
     uint64_t groups() const { return k / kGroup; }
   };
-
-  nlohmann::json Config() const {
-    if (form_.method == std::string_view("awq")) {
-      return {{"quant_method", "awq"}, {"bits", 4},
-              {"group_size", kGroup},  {"version", "gemm"},
-              {"zero_point", true},    {"modules_to_not_convert", {"lm_head"}}};
-    }
-    if (form_.method == std::string_view("gptq")) {
-      return {{"quant_method", "gptq"},  {"bits", form_.bits},
-              {"group_size", kGroup},    {"desc_act", form_.in_order},
-              {"sym", !form_.has_zeros}, {"checkpoint_format", "gptq"}};
-    }
-    if (form_.method == std::string_view("modelopt")) {
-      return {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}, {"ignore", {"lm_head"}}};
-    }
-    const nlohmann::json weights = {{"num_bits", form_.bits},
-                                    {"type", form_.is_float ? "float" : "int"},
-                                    {"symmetric", !form_.has_zeros},
-                                    {"strategy", form_.is_float ? "tensor_group" : "group"},
-                                    {"group_size", form_.is_float ? kFp4Group : kGroup}};
-    return {{"quant_method", "compressed-tensors"},
-            {"format", form_.is_float ? "nvfp4-pack-quantized" : "pack-quantized"},
-            {"ignore", {"lm_head"}},
-            {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}};
-  }
 
   template <typename T>
   static FolderTensor Tensor(std::string dtype, std::vector<uint64_t> shape,
@@ -165,28 +117,23 @@ class PackedModelMaker {
   }
 
   void PackFp4(const std::string& module, uint64_t n, uint64_t k) {
-    constexpr float kMagnitudes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
-    const bool is_compressed = form_.method == std::string_view("compressed-tensors");
-    const float whole = is_compressed ? 12345.0f : 0.1f / (448 * 6);
-    std::vector<uint8_t> codes(n * k / 2);
-    std::vector<uint8_t> scales;
-    for (uint64_t i = 0; i < n * k / kFp4Group; ++i) {
-      scales.push_back(static_cast<uint8_t>(96 + random_() % 30));  // up to 384
-    }
-    std::vector<float> weights;
-    for (uint64_t i = 0; i < n * k; ++i) {
-      const auto code = static_cast<uint8_t>(random_() % 16);
-      codes[i / 2] = static_cast<uint8_t>(codes[i / 2] | code << (i % 2 * 4));
-      const float coded = kernels::FloatFromE4m3(scales[i / kFp4Group]);
-      const float scale = is_compressed ? coded / whole : coded * whole;
-      weights.push_back((code < 8 ? kMagnitudes[code] : -kMagnitudes[code - 8]) * scale);
-    }
+    const bool has_packed = form_.method != std::string_view("modelopt");
+    const float whole = has_packed ? 12345.0f : 0.1f / (448 * 6);
+    const auto scale_of = [&](uint8_t code) {
+      if (form_.is_mx) return std::ldexp(1.0f, code - 127);
+      const float coded = kernels::FloatFromE4m3(code);
+      return has_packed ? coded / whole : coded * whole;
+    };
+    const Fp4Scales scales = form_.is_mx ? Fp4Scales{"U8", kGroup, 120, 3, scale_of}
+                                         : Fp4Scales{"F8_E4M3", kFp4Group, 96, 30, scale_of};
+    const Fp4Matrix matrix = RandomFp4(n, k, scales, random_);
     FolderTensors& out = model_.packed;
-    out[module + (is_compressed ? ".weight_packed" : ".weight")] = Tensor("U8", {n, k / 2}, codes);
-    out[module + ".weight_scale"] = Tensor("F8_E4M3", {n, k / kFp4Group}, scales);
-    out[module + (is_compressed ? ".weight_global_scale" : ".weight_scale_2")] =
+    out[module + (has_packed ? ".weight_packed" : ".weight")] = matrix.codes;
+    out[module + ".weight_scale"] = matrix.scales;
+    model_.plain[module + ".weight"] = matrix.weights;
+    if (form_.is_mx) return;
+    out[module + (has_packed ? ".weight_global_scale" : ".weight_scale_2")] =
         NumbersTensor("F32", {1}, {whole});
-    model_.plain[module + ".weight"] = NumbersTensor("BF16", {n, k}, weights);
   }
 
   void PackModule(const std::string& module, uint64_t n, uint64_t k) {
@@ -234,8 +181,11 @@ class PackedModelMaker {
     } else {
       out[module + ".qweight"] =
           Tensor("I32", {m.k / per_word, m.n}, Transposed(Words(m.codes), m.n, m.k / per_word));
-      for (uint32_t& zero : zeros) zero -= 1;
-      out[module + ".g_idx"] = Tensor("I32", {m.k}, m.group_of);
+      const bool is_own = form_.method == std::string_view("auto-round") && form_.has_zeros;
+      for (uint32_t& zero : zeros) zero -= is_own ? 0 : 1;
+      if (form_.method == std::string_view("gptq")) {
+        out[module + ".g_idx"] = Tensor("I32", {m.k}, m.group_of);
+      }
     }
     out[module + ".qzeros"] = Tensor("I32", {m.groups(), m.n / per_word}, Words(zeros));
   }

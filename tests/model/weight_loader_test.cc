@@ -247,7 +247,8 @@ TEST(WeightLoaderFp8Test, FoldersKeepTheirCodesAndScales) {
         const auto uploaded = model.Upload(5000, 3000);
         ASSERT_TRUE(uploaded.ok()) << uploaded.status();
         EXPECT_EQ(uploaded->weights_id, HashWeights(model.file(), model.config()));
-        EXPECT_EQ(model.rank().packed_bytes() > 0, keeps_packed);
+        const bool packs = keeps_packed && layout.columns_each != 32;  // tiles take groups of 64
+        EXPECT_EQ(model.rank().packed_bytes() > 0, packs);
         model.ExpectAllRanks();
       }
     }
