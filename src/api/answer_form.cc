@@ -37,6 +37,15 @@ constexpr std::string_view kFormatSchema = "response_format.json_schema.schema";
 constexpr std::string_view kObjectSchema = "response_format.schema";
 constexpr std::string_view kStructured = "structured_outputs";
 
+// The types of response_format, and the type that reads each member that holds a form.
+constexpr std::string_view kFormatTypes[] = {"text", "json_object", "json_schema",
+                                             "structural_tag"};
+constexpr std::pair<std::string_view, std::string_view> kFormMembers[] = {
+    {"schema", "json_object"},
+    {"json_schema", "json_schema"},
+    {"structures", "structural_tag"},
+    {"triggers", "structural_tag"}};
+
 // How one field of a form is read.
 struct FormRow {
   std::string_view name;  // of the member of structured_outputs
@@ -156,6 +165,17 @@ const FormRow& RowOf(GrammarKind kind) {
                        [kind](const FormRow& row) { return row.kind == kind; });
 }
 
+// A form that the type does not read would be missing from the answer, which nothing else says.
+bool HasFormOfItsType(const JsonValue& format, std::string_view type, RequestError* error) {
+  for (const auto& [member, its_type] : kFormMembers) {
+    const JsonValue* form = format.Find(member);
+    if (form == nullptr || form->is_null() || type == its_type) continue;
+    return Fail(error, ErrorCode::kConflict, fmt::format("{}.{}", kFormat, member),
+                fmt::format("it is of the type \"{}\", and the type is \"{}\"", its_type, type));
+  }
+  return true;
+}
+
 // {"type":"json_schema","json_schema":{"name":text,"schema":object,"strict":flag}}
 bool StoreJsonSchema(const JsonValue& value, ApiParams* params, RequestError* error) {
   constexpr std::string_view kInner = "response_format.json_schema";
@@ -186,6 +206,27 @@ bool StoreJsonSchema(const JsonValue& value, ApiParams* params, RequestError* er
   const bool is_strict = strict != nullptr && strict->AsBool() != nullptr && *strict->AsBool();
   if (is_strict) row.kind = GrammarKind::kSchemaStrict;
   return StoreForm(row, kFormatSchema, *schema, params, error);
+}
+
+// `type` is one of kFormatTypes.
+bool StoreFormOfType(const JsonValue& value, std::string_view type, ApiParams* params,
+                     RequestError* error) {
+  if (type == "text") return true;
+  if (type == "json_schema") return StoreJsonSchema(value, params, error);
+  if (type == "json_object") {
+    // llama-server's way to give a schema.
+    const JsonValue* schema = value.Find("schema");
+    if (schema != nullptr && !schema->is_null()) {
+      return StoreForm(RowOf(GrammarKind::kSchemaLoose), kObjectSchema, *schema, params, error);
+    }
+    return SetForm(kFormat, {.kind = GrammarKind::kJsonObject}, params, error);
+  }
+  JsonValue::Object tag;
+  for (const JsonValue::Member& member : *value.AsObject()) {
+    if (member.first != "type") tag.push_back(member);
+  }
+  return StoreForm(RowOf(GrammarKind::kStructuralTag), kFormat, JsonValue(std::move(tag)), params,
+                   error);
 }
 
 // Behind the comment, text or regular expression that begins at `at` of a Lark text; at + 1 where
@@ -250,25 +291,10 @@ bool StoreResponseFormat(const JsonValue& value, ApiParams* params, RequestError
   if (name == nullptr) {
     return Fail(error, ErrorCode::kInvalidType, kFormat, kExpectedResponseFormat);
   }
-  if (*name == "text") return true;
-  if (*name == "json_schema") return StoreJsonSchema(value, params, error);
-  if (*name == "json_object") {
-    // llama-server's way to give a schema.
-    const JsonValue* schema = value.Find("schema");
-    if (schema != nullptr && !schema->is_null()) {
-      return StoreForm(RowOf(GrammarKind::kSchemaLoose), kObjectSchema, *schema, params, error);
-    }
-    return SetForm(kFormat, {.kind = GrammarKind::kJsonObject}, params, error);
+  if (std::ranges::find(kFormatTypes, *name) == std::end(kFormatTypes)) {
+    return Fail(error, ErrorCode::kInvalidValue, kFormat, kExpectedResponseFormat);
   }
-  if (*name == "structural_tag") {
-    JsonValue::Object tag;
-    for (const JsonValue::Member& member : *value.AsObject()) {
-      if (member.first != "type") tag.push_back(member);
-    }
-    return StoreForm(RowOf(GrammarKind::kStructuralTag), kFormat, JsonValue(std::move(tag)), params,
-                     error);
-  }
-  return Fail(error, ErrorCode::kInvalidValue, kFormat, kExpectedResponseFormat);
+  return StoreFormOfType(value, *name, params, error) && HasFormOfItsType(value, *name, error);
 }
 
 bool StoreStructuredOutputs(const JsonValue& value, ApiParams* params, RequestError* error) {

@@ -163,13 +163,18 @@ void AddRequestId(std::string_view known, std::vector<std::string> ignored,
                               fmt::format("{}", fmt::join(ignored, ", ")));
 }
 
-void GenerateCall::Begin(std::shared_ptr<GenerateCall> self,
-                         const google::protobuf::Message* message, Endpoint endpoint, bool stream) {
+void GenerateCall::Begin(std::shared_ptr<GenerateCall> self, const grpc::ByteBuffer& bytes,
+                         std::shared_ptr<google::protobuf::Message> message, Endpoint endpoint,
+                         bool stream) {
   self_ = self;
   if (!MetadataFits(*context_)) return Refuse(RequestError{ErrorCode::kHeaderTooLarge}, "");
   RequestError error;
   const std::string_view method = endpoint == Endpoint::kChat ? "ChatService" : "CompletionService";
   if (!CheckKey(parts_, {.method = method}, context_, &tenant_, &error)) return Refuse(error, "");
+  // Here: the port takes more, for the workers, and what waits is held in memory.
+  const size_t num_bytes = bytes.Length();
+  if (num_bytes > limits::kMaxBodyBytes) return Refuse(RequestError{ErrorCode::kBodyTooLarge}, "");
+  if (!ReadMessage(bytes, message.get(), &error)) return Refuse(error, "");
   Arrival arrival = ArrivalOf(*context_, endpoint);
   if (tenant_ != nullptr) arrival.tenant = tenant_->name();
   arrival.stream = stream;
@@ -177,13 +182,10 @@ void GenerateCall::Begin(std::shared_ptr<GenerateCall> self,
   arrival.splits_reasoning = parts_.splits_reasoning;
   arrival.tool_style = parts_.tool_style;
   arrival.tool_metrics = parts_.tool_metrics;
-  // Here: the port takes more, for the workers, and what waits is held in memory.
-  const size_t num_bytes = message->ByteSizeLong();
-  if (num_bytes > limits::kMaxBodyBytes) return Refuse(RequestError{ErrorCode::kBodyTooLarge}, "");
-  const bool posted =
-      parts_.workers->TryPost(num_bytes, [self = std::move(self), message, arrival](bool too_late) {
-        self->Run(*message, arrival, too_late);
-      });
+  auto job = [self = std::move(self), message = std::move(message), arrival](bool too_late) {
+    self->Run(*message, arrival, too_late);
+  };
+  const bool posted = parts_.workers->TryPost(num_bytes, std::move(job));
   if (!posted) Refuse(parts_.workers->Refusal(), "");
 }
 

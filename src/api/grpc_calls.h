@@ -31,6 +31,7 @@
 #include "src/api/call_end_limit.h"
 #include "src/api/embeddings_proto.h"
 #include "src/api/grpc_call_state.h"
+#include "src/api/grpc_message.h"
 #include "src/api/key_check.h"
 #include "src/api/openai_proto.h"
 #include "src/api/read_proto.h"
@@ -67,9 +68,9 @@ class GenerateCall : public AnswerSink {
         name_(context),
         end_limit_(context, parts.slow_client_us) {}
 
-  // Once, first. `self` is this call, which it keeps until Done; `message` lives as long.
-  void Begin(std::shared_ptr<GenerateCall> self, const google::protobuf::Message* message,
-             Endpoint endpoint, bool stream);
+  // Once, first. `self` is this call, which it keeps until Done; `bytes` are read into `message`.
+  void Begin(std::shared_ptr<GenerateCall> self, const grpc::ByteBuffer& bytes,
+             std::shared_ptr<google::protobuf::Message> message, Endpoint endpoint, bool stream);
   // The reactor's OnCancel and OnDone call these. An answer without room is cancelled too.
   void Cancelled() { cancellation_->OnCancel(parts_.submitter); }
   // This call, from Begin to Done.
@@ -104,9 +105,10 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
   // Starts the call and returns its reactor, which owns itself.
   static grpc::ServerUnaryReactor* Start(const ApiParts& parts, Endpoint endpoint,
                                          grpc::CallbackServerContext* context,
-                                         const Request* request, Response* response) {
+                                         const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) {
     auto call = std::shared_ptr<UnaryCall>(new UnaryCall(parts, context, response));
-    call->Begin(call, request, endpoint, /*stream=*/false);
+    call->Begin(call, *request, std::make_shared<Request>(), endpoint, /*stream=*/false);
     return call.get();
   }
 
@@ -126,7 +128,9 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
   void OnFinished(const router::GenerateResult& result) override {
     if (answer_->failure()) return GenerateCall::OnFailed(*answer_->failure());
     parts_.workers->Write(answer_->num_bytes(), [this, self = self(), result] {
-      FillResponse(plan_, *answer_, result, response_);
+      Response response;
+      FillResponse(plan_, *answer_, result, &response);
+      WriteMessage(response, response_);
       End(grpc::Status::OK);
     });
   }
@@ -137,7 +141,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
   const router::RequestError* own_failure() const override { return answer_->failure(); }
 
  private:
-  UnaryCall(const ApiParts& parts, grpc::CallbackServerContext* context, Response* response)
+  UnaryCall(const ApiParts& parts, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
       : GenerateCall(parts, context), response_(response) {}
 
   void BeginAnswer(uint32_t num_choices) override {
@@ -145,11 +149,11 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
     answer_->Keep(std::move(room_));
   }
   void End(grpc::Status status) override {
-    end_limit_.Begin(status.ok() ? response_->ByteSizeLong() : 0);
+    end_limit_.Begin(status.ok() ? response_->Length() : 0);
     this->Finish(std::move(status));
   }
 
-  Response* const response_;
+  grpc::ByteBuffer* const response_;
   std::optional<AnswerCollector> answer_;
 };
 

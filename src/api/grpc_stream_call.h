@@ -20,13 +20,13 @@ namespace baton::api {
 
 // One streaming call: one chunk per token; the last one waits for usage and timings.
 template <typename Request, typename Chunk>
-class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public GenerateCall {
+class StreamCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public GenerateCall {
  public:
-  static grpc::ServerWriteReactor<Chunk>* Start(const ApiParts& parts, Endpoint endpoint,
-                                                grpc::CallbackServerContext* context,
-                                                const Request* request) {
+  static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(const ApiParts& parts, Endpoint endpoint,
+                                                           grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request) {
     auto call = std::shared_ptr<StreamCall>(new StreamCall(parts, context));
-    call->Begin(call, request, endpoint, /*stream=*/true);
+    call->Begin(call, *request, std::make_shared<Request>(), endpoint, /*stream=*/true);
     return call.get();
   }
 
@@ -48,7 +48,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
     name_.Tell(plan_.request_id);
     MutexLock lock(mutex_);
     if (std::exchange(has_headers_, true) || final_status_.has_value()) return;
-    this->StartSendInitialMetadata();
+    StartSendInitialMetadata();
   }
   void OnToken(const router::TokenOutput& token) override {
     if (failure_.has_value()) return;
@@ -140,7 +140,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
     has_headers_ = true;  // with the first chunk; gRPC ends the process over a second time
     buffered_bytes_ += chunk.ByteSizeLong();
     queue_.push_back(std::move(chunk));
-    if (queue_.size() == 1) this->StartWrite(&queue_.front());
+    if (queue_.size() == 1) WriteFrontLocked();
   }
 
   void End(grpc::Status status) override {
@@ -157,11 +157,15 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
     if (!queue_.empty()) context_->TryCancel();
   }
 
+  void WriteFrontLocked() BATON_REQUIRES(mutex_) {
+    WriteMessage(queue_.front(), &writing_);
+    StartWrite(&writing_);
+  }
   void ContinueLocked() BATON_REQUIRES(mutex_) {
     if (!queue_.empty()) {
-      this->StartWrite(&queue_.front());
+      WriteFrontLocked();
     } else if (final_status_.has_value()) {
-      this->Finish(*final_status_);
+      Finish(*final_status_);
     }
   }
 
@@ -176,6 +180,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
   Mutex mutex_;
   bool has_headers_ BATON_GUARDED_BY(mutex_) = false;  // the initial metadata is on its way
   std::deque<Chunk> queue_ BATON_GUARDED_BY(mutex_);   // the front one is being written
+  grpc::ByteBuffer writing_ BATON_GUARDED_BY(mutex_);  // its bytes
   std::optional<grpc::Status> final_status_ BATON_GUARDED_BY(mutex_);
 };
 

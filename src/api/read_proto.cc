@@ -247,9 +247,15 @@ class FieldReader {
     if (!reflection().HasField(message_, field_)) return true;
     const Message& format = reflection().GetMessage(message_, field_);
     const std::string type = StringOf(format, "type");
-    if (type.empty()) return true;
-    JsonValue::Object members;
     const std::string tag = StringOf(format, "structural_tag");
+    const bool has_form = !tag.empty() || !StringOf(format, "json_schema").empty();
+    if (type.empty()) {
+      if (!has_form && !BoolOf(format, "strict")) return true;
+      *error_ = FieldError(ErrorCode::kMissingField, "response_format.type",
+                           "\"text\", \"json_object\", \"json_schema\" or \"structural_tag\"");
+      return false;
+    }
+    JsonValue::Object members;
     if (type == "structural_tag") {
       JsonValue value;
       RequestError why;
@@ -264,9 +270,14 @@ class FieldReader {
     JsonValue::Object inner;
     AddText(format, "json_schema", &inner);
     if (!inner.empty()) inner.front().first = "schema";
+    const bool is_asked = type == "json_schema" || !inner.empty();
     inner.emplace_back("strict", JsonValue(BoolOf(format, "strict")));
-    if (type == "json_schema") members.emplace_back("json_schema", JsonValue(std::move(inner)));
-    return StoreResponseFormat(JsonValue(std::move(members)), params_, error_);
+    if (is_asked) members.emplace_back("json_schema", JsonValue(std::move(inner)));
+    if (!StoreResponseFormat(JsonValue(std::move(members)), params_, error_)) return false;
+    if (tag.empty() || type == "structural_tag") return true;
+    *error_ = FieldError(ErrorCode::kConflict, "response_format.structural_tag",
+                         fmt::format("it is of that type, and the type is \"{}\"", type));
+    return false;
   }
   bool ReadStructuredOutputs() const {
     if (!reflection().HasField(message_, field_)) return true;

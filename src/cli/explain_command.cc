@@ -34,8 +34,11 @@ struct Explanation {
 };
 
 constexpr std::array<Explanation, kNumErrorCodes> kExplanations = {{
-    {ErrorCode::kMalformedRequest, "The bytes are no HTTP request, or break its rules.",
-     "Send HTTP/1.1. A client that speaks TLS or HTTP/2 to this port gets this too."},
+    {ErrorCode::kMalformedRequest,
+     "The bytes are no HTTP request, or break its rules; or they are no message of the gRPC "
+     "method.",
+     "Send HTTP/1.1. A client that speaks TLS or HTTP/2 to this port gets this too. Over gRPC send "
+     "the message that inference.proto has for the method."},
     {ErrorCode::kUnsupportedHttp,
      "The request uses a transfer coding, an expectation or a version "
      "that is not spoken.",

@@ -42,7 +42,7 @@ struct ErrorRow {
 
 constexpr ErrorRow kRows[] = {
     {ErrorCode::kMalformedRequest, 400, kGrpcInvalidArgument, kInvalidRequest, "malformed_request",
-     "The HTTP request is malformed. {1}"},
+     "The request is malformed. {1}"},
     {ErrorCode::kUnsupportedHttp, 501, kGrpcUnimplemented, kInvalidRequest, "unsupported_http",
      "The request asks for a part of HTTP that is not spoken here. HTTP/1.0 and HTTP/1.1, "
      "Transfer-Encoding chunked and Expect 100-continue are."},

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "fmt/format.h"
 #include "google/protobuf/stubs/logging.h"
@@ -15,6 +16,12 @@
 
 namespace baton::rpc {
 namespace {
+
+// The assertion with which gRPC ends a process that got no thread for it.
+constexpr std::string_view kNoThread = "worker->created()";
+constexpr std::string_view kNoThreadHint =
+    "; the system gives no more threads (ulimit -u, TasksMax or pids.max of the control group) or "
+    "memory (ulimit -v): raise the limit";
 
 void OnLine(google::protobuf::LogLevel /*level*/, const char* /*file*/, int /*line*/,
             const std::string& message) {
@@ -30,7 +37,8 @@ void OnGrpcLine(gpr_log_func_args* line) {
     BATON_LOG_DEBUG("gRPC: {}", line->message);
     return;
   }
-  const std::string text = LineForMessage(line->message, kMaxGrpcErrorBytes);
+  std::string text = LineForMessage(line->message, kMaxGrpcErrorBytes);
+  if (text.find(kNoThread) != std::string::npos) text += kNoThreadHint;
   const std::string before =
       *num_held_back == 0 ? "" : fmt::format("; {} such lines were held back", *num_held_back);
   BATON_LOG_WARN("gRPC: {}{}", text, before);

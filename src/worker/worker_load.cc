@@ -1,6 +1,7 @@
 #include "src/worker/worker_load.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "src/base/limits.h"
 #include "src/base/wire_text.h"
@@ -46,6 +47,21 @@ void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links
     row->set_up(link.up);
     if (!link.up) row->set_failure(WireText(link.last_failure));
   }
+}
+
+Status CanHandOff(const std::vector<LinkInfo>& links) {
+  const LinkInfo* first_failed = nullptr;
+  size_t num_failed = 0;
+  for (const LinkInfo& link : links) {
+    if (!link.dialled) continue;
+    if (link.up || link.last_failure.empty()) return OkStatus();
+    if (first_failed == nullptr) first_failed = &link;
+    ++num_failed;
+  }
+  if (first_failed == nullptr) return OkStatus();
+  return Unavailable(
+      "no KV can be handed over: the links to all {} decode workers are down; {}: {}", num_failed,
+      first_failed->worker_id, WireText(first_failed->last_failure));
 }
 
 namespace {

@@ -7,6 +7,7 @@
 
 #include "baton/v1/worker.pb.h"
 #include "kvcache/transport/transport_types.h"
+#include "src/base/status.h"
 #include "src/engine/engine_snapshot.h"
 
 namespace baton::worker {
@@ -14,6 +15,10 @@ namespace baton::worker {
 // Everything of a report but ready, draining and sequence_number.
 void FillLoad(const engine::EngineSnapshot& snapshot, const std::vector<kv::LinkInfo>& links,
               v1::WorkerLoad* out);
+
+// Whether a worker with these links can hand KV to anybody. Ok while a link that it dials is up or
+// was not tried yet, and while it dials none; else Unavailable with why the first one is down.
+Status CanHandOff(const std::vector<kv::LinkInfo>& links);
 
 // Where the peers of a router's list are reached; entries without a name or incarnation are left
 // out, and peers that have none of the transports `kinds`.

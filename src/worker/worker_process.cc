@@ -304,15 +304,18 @@ std::shared_ptr<Registration> WorkerProcess::Parts::CurrentRegistration() {
 }
 
 // A request would be served now. A router that takes this worker calls it back at once; one that
-// cannot reach the address that it was told sends no request, whatever the registration says.
+// cannot reach the address it was told sends none, nor does one whose links hand over no KV.
 Status WorkerProcess::Parts::Ready() {
   if (draining.load()) return Unavailable("draining");
   const std::shared_ptr<Registration> current = CurrentRegistration();
   if (!current) return Unavailable("not registered yet");
   BATON_RETURN_IF_ERROR(current->state());
-  if (sessions->IsCalled()) return OkStatus();
-  return Unavailable("registered, but no router reaches this worker at {} (--advertise, --listen)",
-                     grpc_address);
+  if (!sessions->IsCalled()) {
+    return Unavailable(
+        "registered, but no router reaches this worker at {} (--advertise, --listen)",
+        grpc_address);
+  }
+  return CanHandOff(kv->transport()->Links());
 }
 
 Status WorkerProcess::Parts::StartAdmin() {

@@ -238,6 +238,15 @@ TEST_F(AnswerFormTest, AnEmptyFormIsRefusedByName) {
                 "invalid_value"},
            Case{R"("response_format":{"type":"json_schema","json_schema":{"schema":""}})",
                 "response_format.json_schema.schema", "invalid_value"},
+           // A form that the type does not read: the answer would be without it.
+           Case{R"("response_format":{"type":"text","json_schema":{"schema":{}}})",
+                "response_format.json_schema", "invalid_combination"},
+           Case{R"("response_format":{"type":"json_object","json_schema":{"schema":{}}})",
+                "response_format.json_schema", "invalid_combination"},
+           Case{R"("response_format":{"type":"json_schema","schema":{}})",
+                "response_format.json_schema", "missing_required_parameter"},
+           Case{R"("response_format":{"type":"text","structures":[],"triggers":[]})",
+                "response_format.structures", "invalid_combination"},
        }) {
     for (const auto& [path, head] :
          {std::pair(kChatPath, kHello), std::pair(kCompletionPath, kPrompt)}) {

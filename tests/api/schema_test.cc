@@ -619,6 +619,35 @@ TEST(SchemaTest, ProtoListsAndSpecialsAreChecked) {
   }
 }
 
+// The answer would come without the form.
+TEST(SchemaTest, ProtoFormsNeedTheirType) {
+  struct Case {
+    const char* param;
+    const char* type;
+    void (*set)(v1::ResponseFormat*);
+  };
+  const auto set_schema = [](v1::ResponseFormat* f) { f->set_json_schema("{}"); };
+  const auto set_tag = [](v1::ResponseFormat* f) { f->set_structural_tag("{}"); };
+  const Case cases[] = {
+      {"response_format.type", "", set_schema},
+      {"response_format.type", "", set_tag},
+      {"response_format.type", "", [](v1::ResponseFormat* f) { f->set_strict(true); }},
+      {"response_format.json_schema", "json_object", set_schema},
+      {"response_format.json_schema", "text", set_schema},
+      {"response_format.structural_tag", "text", set_tag},
+  };
+  for (const Case& c : cases) {
+    v1::ChatCompletionRequest request;
+    request.mutable_response_format()->set_type(c.type);
+    c.set(request.mutable_response_format());
+    ApiParams params;
+    const Verdict verdict = ReadProto(request, Endpoint::kChat, &params);
+    EXPECT_FALSE(verdict.ok) << c.param;
+    EXPECT_EQ(verdict.param, c.param);
+    EXPECT_EQ(GrpcCodeOf(verdict.code), 3) << "INVALID_ARGUMENT";
+  }
+}
+
 TEST(SchemaTest, SeveralPromptsAreReadFromProtoAndJson) {
   v1::CompletionRequest texts;
   texts.add_prompts("a");

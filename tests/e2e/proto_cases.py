@@ -48,7 +48,7 @@ TEXTS = {
     "JSON with NaN": b'{"a":NaN}',
     "JSON with 1e309": b'{"a":1e309}',
 }
-# Bytes that protobuf itself refuses, before a line of the server runs (src/api/API.md).
+# Bytes that protobuf itself refuses.
 UNREADABLE = "unreadable"
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import urllib.error
 import urllib.request
 
 import pytest
@@ -91,9 +92,15 @@ def test_topo_says_why_a_link_is_down(server, tmp_path):
         prefill = subprocess.Popen([BIN, "prefill", *args], stdout=log, stderr=log)
     try:
         why = wait_until(reason, 60, "the router knows why nothing connects")
+        rows = server.get("/v1/topology")[2]["processes"]
+        admin = next(row["admin"] for row in rows if row["worker_id"] == "prefill-9")
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            urllib.request.urlopen(f"http://{admin}/readyz", timeout=60)
         text = subprocess.run(topo, capture_output=True, text=True, timeout=60).stdout
     finally:
         prefill.terminate()
         assert prefill.wait(60) == 0
     assert why == "decode-0 has another cluster secret"
+    assert refusal.value.code == 503, "it can serve nothing"
+    assert why in refusal.value.read().decode()
     assert f"prefill-9 -> decode-0: {why}\n" in text

@@ -39,6 +39,20 @@ TEST(FillLoadTest, OnlyALinkThatIsDownSaysWhyInOneLine) {
   EXPECT_EQ(load.links(1).failure(), "");
 }
 
+TEST(CanHandOffTest, SaysWhyOnceEveryLinkHasFailed) {
+  const LinkInfo up{.worker_id = "decode-0", .dialled = true, .up = true};
+  const LinkInfo not_tried{.worker_id = "decode-1", .dialled = true};
+  const LinkInfo failed{.worker_id = "decode-2", .dialled = true, .last_failure = "another secret"};
+  const LinkInfo answered{.worker_id = "decode-3", .up = true};  // the other side dialled
+  for (const std::vector<LinkInfo>& links : std::vector<std::vector<LinkInfo>>{
+           {}, {answered}, {failed, up}, {failed, not_tried}, {up, failed}}) {
+    EXPECT_TRUE(CanHandOff(links).ok());
+  }
+  const Status none = CanHandOff({failed, failed, answered});
+  EXPECT_EQ(none.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(none.message().find("decode-2: another secret"), std::string::npos) << none;
+}
+
 TEST(PeerAddressesTest, OnlyPeersWithACommonTransportAreDialled) {
   const std::vector<v1::Peer> peers = {
       MakePeer("both", {v1::TRANSPORT_KIND_SHM, v1::TRANSPORT_KIND_TCP}),
