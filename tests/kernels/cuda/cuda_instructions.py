@@ -174,6 +174,12 @@ EXPECTED = {
         r"F2FP\.BF16\.F32\.PACK_AB",
         r"SHFL\.BFLY",
     ),
+    "ShortConvKernel": (
+        r"LDG\.E\.128",
+        r"STG\.E\.128",
+        r"FFMA",
+        r"F2FP\.BF16\.F32\.PACK_AB",
+    ),
     "RopeAppendFp8Kernel": (r"LDG\.E\.64", r"FFMA", r"F2FP.*E4M3.*", r"SHFL\.BFLY"),
 }
 # Local memory: an array or a spill that ptxas did not warn of.
