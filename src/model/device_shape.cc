@@ -21,7 +21,7 @@ Status CheckLayerKinds(const ModelConfig& config, std::string_view device) {
   const ArchitectureTraits& traits = *config.traits;
   const std::array rows = {
       Row{traits.latent_kv, "kernel for its latent rows"},
-      Row{traits.short_convs, "kernel for its convolutions"},
+      Row{traits.scored_experts, "kernel for its choice of experts"},
       Row{traits.mixed_layers || config.local_head_dim != 0,
           "kernels for layers of different heads, shared KV and per-layer vectors"},
       Row{traits.delta_nets, "kernel for its gated delta nets"},

@@ -54,14 +54,8 @@ class WeightPlacer {
   absl::StatusOr<DeviceLayer> PlaceLayer(const LayerTensors& tensors) {
     DeviceLayer out;
     BATON_ASSIGN_OR_RETURN(out.attn_norm, PlaceVector(tensors.attn_norm));
-    BATON_ASSIGN_OR_RETURN(out.qkv,
-                           PlaceMatrix({CutOf(tensors.q, shares_.q), CutOf(tensors.k, shares_.kv),
-                                        CutOf(tensors.v, shares_.kv)}));
-    BATON_ASSIGN_OR_RETURN(out.qkv_bias, PlaceBias(tensors));
-    BATON_ASSIGN_OR_RETURN(out.q_norm, PlaceVector(tensors.q_norm));
-    BATON_ASSIGN_OR_RETURN(out.k_norm, PlaceVector(tensors.k_norm));
-    BATON_ASSIGN_OR_RETURN(out.attn_output,
-                           PlaceMatrix({CutColumnsOf(tensors.attn_output, shares_.q)}));
+    BATON_RETURN_IF_ERROR(tensors.conv_in == nullptr ? PlaceAttention(tensors, out)
+                                                     : PlaceConvolution(tensors, out));
     BATON_ASSIGN_OR_RETURN(out.post_attn_norm, PlaceVector(tensors.post_attn_norm));
     BATON_ASSIGN_OR_RETURN(out.ffn_norm, PlaceVector(tensors.ffn_norm));
     BATON_ASSIGN_OR_RETURN(out.post_ffn_norm, PlaceVector(tensors.post_ffn_norm));
@@ -87,6 +81,28 @@ class WeightPlacer {
   }
 
  private:
+  absl::Status PlaceAttention(const LayerTensors& tensors, DeviceLayer& out) {
+    BATON_ASSIGN_OR_RETURN(out.qkv,
+                           PlaceMatrix({CutOf(tensors.q, shares_.q), CutOf(tensors.k, shares_.kv),
+                                        CutOf(tensors.v, shares_.kv)}));
+    BATON_ASSIGN_OR_RETURN(out.qkv_bias, PlaceBias(tensors));
+    BATON_ASSIGN_OR_RETURN(out.q_norm, PlaceVector(tensors.q_norm));
+    BATON_ASSIGN_OR_RETURN(out.k_norm, PlaceVector(tensors.k_norm));
+    BATON_ASSIGN_OR_RETURN(out.attn_output,
+                           PlaceMatrix({CutColumnsOf(tensors.attn_output, shares_.q)}));
+    return absl::OkStatus();
+  }
+
+  // The model has one rank (CheckRankCount).
+  absl::Status PlaceConvolution(const LayerTensors& tensors, DeviceLayer& out) {
+    BATON_ASSIGN_OR_RETURN(out.qkv, PlaceMatrix({WholeOf(tensors.conv_in)}));
+    BATON_ASSIGN_OR_RETURN(DeviceMatrix taps,
+                           Place({WholeOf(tensors.conv_taps)}, {.is_float = true}));
+    out.conv_taps = std::move(taps.data);
+    BATON_ASSIGN_OR_RETURN(out.attn_output, PlaceMatrix({WholeOf(tensors.conv_out)}));
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<DeviceBuffer> PlaceBias(const LayerTensors& tensors) {
     if (tensors.q_bias == nullptr) return DeviceBuffer();
     BATON_ASSIGN_OR_RETURN(DeviceMatrix bias, Place({CutColumnsOf(tensors.q_bias, shares_.q),
@@ -173,7 +189,7 @@ size_t DeviceWeights::bytes() const {
   for (const DeviceLayer& layer : layers) {
     for (const DeviceBuffer* buffer :
          {&layer.attn_norm, &layer.ffn_norm, &layer.qkv_bias, &layer.q_norm, &layer.k_norm,
-          &layer.post_attn_norm, &layer.post_ffn_norm}) {
+          &layer.post_attn_norm, &layer.post_ffn_norm, &layer.conv_taps}) {
       total += buffer->size_bytes();
     }
   }

@@ -118,7 +118,8 @@ class JoinedStepTest : public ::testing::TestWithParam<std::pair<const char*, Kv
   uint64_t NumSaved(uint32_t num_rows) {
     StepKernels kernels = StepKernels::kApart;
     if (num_rows <= cuda::kMaxJoinedRows) kernels = StepKernels::kJoined;
-    const bool takes_norms = !config().traits->experts && !config().traits->post_norms;
+    const ArchitectureTraits& traits = *config().traits;
+    const bool takes_norms = !traits.experts && !traits.post_norms && !traits.short_convs;
     if (num_rows <= cuda::kMaxNormedRows && takes_norms) kernels = StepKernels::kWithNorms;
     return DeviceModel::KernelsAStep(config(), StepKernels::kApart) -
            DeviceModel::KernelsAStep(config(), kernels);
@@ -171,7 +172,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, JoinedStepTest,
                                            std::pair("head64_gemma3", KvDtype::kBf16),
                                            std::pair("head64_qwen2", KvDtype::kBf16),
                                            std::pair("head128_qwen3", KvDtype::kFp8),
-                                           std::pair("head64_qwen3moe", KvDtype::kBf16)),
+                                           std::pair("head64_qwen3moe", KvDtype::kBf16),
+                                           std::pair("head64_lfm2", KvDtype::kBf16)),
                          [](const auto& info) {
                            return std::string(info.param.first) + "_" +
                                   std::string(KvDtypeName(info.param.second));
