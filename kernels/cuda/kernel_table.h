@@ -221,7 +221,7 @@ extern const KernelInfo kAttentionDecodeInfos[kNumAttentionDecode];
 extern const KernelInfo kAttentionSpreadInfos[6];  // as kAttentionPrefillInfos
 extern const KernelInfo kKvSlicesInfos[4];         // gather, then scatter: of one memory, of ranks
 extern const KernelInfo kSampleInfo;
-extern const KernelInfo kRouteInfo;
+extern const KernelInfo kRouteInfos[2];  // by logits, by scores
 extern const KernelInfo kSortPairsInfo;
 extern const KernelInfo kGroupedGemm8Info;
 extern const KernelInfo kGroupedGemm64Info;

@@ -225,22 +225,19 @@ bool DeviceModel::is_deterministic() const { return ranks_[0]->fast() == nullptr
 std::string_view DeviceModel::arithmetic_name() const { return options_.device->arithmetic(); }
 uint32_t DeviceModel::KernelsAStep(const ModelConfig& config, StepKernels kernels) {
   // A layer: two norms, four products, rope, attention, gate; with experts also the router's
-  // product, the choice, the sort and the sum. Around them: two gathers, the last norm, the output
-  // layer.
-  const bool has_experts = config.num_experts > 0;
-  // A convolution is one kernel in place of rope and attention.
-  uint32_t of_layer = has_experts ? 13 : 9;
-  uint32_t of_conv = of_layer - 1;
-  // The product of q, k and v ends with rope, that of gates and ups with the gate.
-  if (kernels != StepKernels::kApart) {
-    of_layer -= has_experts ? 1 : 2;
-    of_conv -= has_experts ? 0 : 1;
-  }
+  // product, the choice, the sort and the sum. A convolution is one kernel in place of rope and
+  // attention. Around them: two gathers, the last norm, the output layer.
   const bool has_norms = kernels == StepKernels::kWithNorms;
-  if (has_norms) of_layer -= 2;
-  const uint32_t around = has_norms ? 5 : 4;  // the first norm too
-  const uint32_t num_convs = config.num_conv_layers();
-  return of_layer * (config.num_layers - num_convs) + of_conv * num_convs + around;
+  uint32_t total = has_norms ? 5 : 4;  // the first norm too
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    const bool has_experts = config.num_experts > 0 && layer >= config.num_dense_layers;
+    const bool is_conv = config.IsConv(layer);
+    total += (has_norms ? 0 : 2) + (is_conv ? 3 : 4) + (has_experts ? 7 : 3);
+    if (kernels == StepKernels::kApart) continue;
+    // The product of q, k and v ends with rope, that of gates and ups with the gate.
+    total -= (is_conv ? 0 : 1) + (has_experts ? 0 : 1);
+  }
+  return total;
 }
 size_t DeviceModel::weight_bytes() const {
   size_t total = 0;
@@ -265,7 +262,8 @@ size_t DeviceModel::bytes_read_per_step() const {
   size_t of_all_experts = 0;
   for (const auto& weights : weights_) {
     total += weights->bytes() - (reads_embedding ? 0 : weights->token_embd.size_bytes());
-    for (const DeviceLayer& layer : weights->layers) {
+    for (uint32_t i = config_.num_dense_layers; i < config_.num_layers; ++i) {
+      const DeviceLayer& layer = weights->layers[i];
       of_all_experts += layer.gate_up.size_bytes() + layer.down.size_bytes();
     }
   }

@@ -92,9 +92,9 @@ size_t UnpackedBytes(const ModelConfig& config, const DeviceWeights& weights) {
     take(layer.qkv, config.projected_size(i), config.hidden_size);
     take(layer.attn_output, config.hidden_size, config.mixed_size(i));
     take(layer.router, config.num_experts, config.hidden_size);
-    if (config.traits->experts) continue;  // their matrices no kernel unpacks
-    take(layer.gate_up, size_t{2} * config.ffn_size, config.hidden_size);
-    take(layer.down, config.hidden_size, config.ffn_size);
+    if (config.HasExperts(i)) continue;  // their matrices no kernel unpacks
+    take(layer.gate_up, size_t{2} * config.FfnSize(i), config.hidden_size);
+    take(layer.down, config.hidden_size, config.FfnSize(i));
   }
   return largest;
 }
@@ -430,13 +430,14 @@ Status DeviceRank::FeedForward(uint32_t layer) {
   if (!JoinsNorms()) {
     BATON_RETURN_IF_ERROR(Normalise({ws.added, &weights.post_attn_norm}, weights.ffn_norm));
   }
-  if (options_.config.traits->experts) return MixExperts(layer);
-  BATON_RETURN_IF_ERROR(GateUp(weights));
+  if (options_.config.HasExperts(layer)) return MixExperts(layer);
+  BATON_RETURN_IF_ERROR(GateUp(layer));
+  const uint32_t size = options_.config.FfnSize(layer);
   const bool is_last = layer + 1 == weights_->layers.size();
   if (JoinsNorms() && !is_last) {
-    return AddBranch(weights.down, ws.gated, options_.config.ffn_size);
+    return AddBranch(weights.down, ws.gated, size);
   }
-  return MatMulOfBranch(weights.down, ws.gated, options_.config.ffn_size, PartialSum::kFeedForward);
+  return MatMulOfBranch(weights.down, ws.gated, size, PartialSum::kFeedForward);
 }
 
 Status DeviceRank::MixExperts(uint32_t layer) {
@@ -456,7 +457,8 @@ Status DeviceRank::MixExperts(uint32_t layer) {
                                          .weights = experts.weights.as<float>(),
                                          .num_rows = ws.batch->num_rows(),
                                          .num_experts = options_.config.num_experts,
-                                         .top_k = options_.config.num_experts_used},
+                                         .top_k = options_.config.num_experts_used,
+                                         .scores = ScoresOf(weights)},
                                         stream));
   BATON_RETURN_IF_ERROR(Kernels().sort_pairs({.experts = experts.pairs.as<uint32_t>(),
                                               .slots = experts.slots.as<uint32_t>(),
@@ -477,7 +479,7 @@ Status DeviceRank::MixExperts(uint32_t layer) {
                                          .n = 2 * options_.config.ffn_size,
                                          .k = options_.config.hidden_size},
                                         experts.slot_rows.as<uint32_t>()));
-  BATON_RETURN_IF_ERROR(Gate(num_pairs));
+  BATON_RETURN_IF_ERROR(Gate(num_pairs, options_.config.ffn_size));
   BATON_RETURN_IF_ERROR(MultiplyExperts(weights.down,
                                         {.x = ws.gated,
                                          .y = experts.outputs,
@@ -495,6 +497,15 @@ Status DeviceRank::MixExperts(uint32_t layer) {
        .dim = options_.config.hidden_size,
        .out_float = is_alone() ? nullptr : Partial(PartialSum::kFeedForward).as<float>()},
       stream);
+}
+
+cuda::RouteScores DeviceRank::ScoresOf(const DeviceLayer& weights) const {
+  if (!options_.config.traits->scored_experts) return {};
+  const ExpertRule& rule = options_.config.expert_rule;
+  return {.bias = weights.choice_bias.as<float>(),
+          .sum_to_one = rule.sum_to_one,
+          .least_sum = rule.least_sum,
+          .scale = rule.scale};
 }
 
 Status DeviceRank::MultiplyExperts(const DeviceMatrix& weight, const DeviceProduct& product,
@@ -517,15 +528,16 @@ Status DeviceRank::MultiplyExperts(const DeviceMatrix& weight, const DeviceProdu
   return Kernels().grouped_gemm(params, stream);
 }
 
-Status DeviceRank::GateUp(const DeviceLayer& weights) {
+Status DeviceRank::GateUp(uint32_t layer) {
   DeviceWorkspace& ws = *workspace_;
+  const DeviceLayer& weights = weights_->layers[layer];
   const DeviceMatrix& weight = weights.gate_up;
   const bool joins = Joins(weight);
   const bool is_normed = JoinsNorms();
   const DeviceProduct product{.x = is_normed ? ws.residual : ws.normed,
                               .y = joins ? ws.gated : ws.gate_up,
                               .rows = ws.batch->num_rows(),
-                              .n = 2 * options_.config.ffn_size,
+                              .n = 2 * options_.config.FfnSize(layer),
                               .k = options_.config.hidden_size};
   if (joins) {
     return Kernels().gemm_gated({ParamsOf(weight, product), GateKindOf(options_.config),
@@ -533,15 +545,13 @@ Status DeviceRank::GateUp(const DeviceLayer& weights) {
                                 options_.device->stream());
   }
   BATON_RETURN_IF_ERROR(MatMul(weight, product));
-  return Gate(ws.batch->num_rows());
+  return Gate(ws.batch->num_rows(), options_.config.FfnSize(layer));
 }
 
-Status DeviceRank::Gate(uint32_t rows) {
+Status DeviceRank::Gate(uint32_t rows, uint32_t size) {
   DeviceWorkspace& ws = *workspace_;
-  const cuda::GateMulParams params{.gate_up = ws.gate_up.as<Bf16>(),
-                                   .out = ws.gated.as<Bf16>(),
-                                   .num_rows = rows,
-                                   .dim = options_.config.ffn_size};
+  const cuda::GateMulParams params{
+      .gate_up = ws.gate_up.as<Bf16>(), .out = ws.gated.as<Bf16>(), .num_rows = rows, .dim = size};
   const bool is_silu = GateKindOf(options_.config) == cuda::GateKind::kSilu;
   return is_silu ? Kernels().silu_mul(params, options_.device->stream())
                  : Kernels().gelu_mul(params, options_.device->stream());

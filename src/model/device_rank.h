@@ -121,10 +121,11 @@ class DeviceRank {
   // Where `slot_rows` is null, the slots are the rows of x.
   Status MultiplyExperts(const DeviceMatrix& weight, const struct DeviceProduct& product,
                          const uint32_t* slot_rows);
+  kernels::cuda::RouteScores ScoresOf(const DeviceLayer& weights) const;
   // gated = activation(gate) * up, of the products of the layer's input and gate_up.
-  Status GateUp(const DeviceLayer& weights);
-  // gated = activation(gate) * up, of what lies in gate_up.
-  Status Gate(uint32_t rows);
+  Status GateUp(uint32_t layer);
+  // gated = activation(gate) * up, of what lies in gate_up, [rows][2][size].
+  Status Gate(uint32_t rows, uint32_t size);
   // Whether the products of this matrix end with the work of the kernel after them.
   bool Joins(const DeviceMatrix& weight) const;
   // Whether the products around a norm divide it between them, but the first and the last norm.

@@ -62,10 +62,15 @@ class WeightPlacer {
     if (tensors.router != nullptr) {
       BATON_ASSIGN_OR_RETURN(out.router, PlaceMatrix({WholeOf(tensors.router)}));
     }
+    BATON_ASSIGN_OR_RETURN(out.choice_bias, PlaceFloats(tensors.choice_bias));
+    // A dense layer of a mixture has a width of its own. Such a model is of one rank.
+    const uint64_t dense_size = part_.config->dense_ffn_size;
+    const bool is_dense = tensors.router == nullptr && dense_size > 0;
+    const IndexRange ffn = is_dense ? IndexRange{0, dense_size} : shares_.ffn;
     // For each expert, the rows of its gate come first, then the rows of its up.
-    BATON_ASSIGN_OR_RETURN(out.gate_up, PlaceMatrix({CutOf(tensors.gate, shares_.ffn),
-                                                     CutOf(tensors.up, shares_.ffn)}));
-    BATON_ASSIGN_OR_RETURN(out.down, PlaceMatrix({CutColumnsOf(tensors.down, shares_.ffn)}));
+    BATON_ASSIGN_OR_RETURN(out.gate_up,
+                           PlaceMatrix({CutOf(tensors.gate, ffn), CutOf(tensors.up, ffn)}));
+    BATON_ASSIGN_OR_RETURN(out.down, PlaceMatrix({CutColumnsOf(tensors.down, ffn)}));
     return out;
   }
 
@@ -96,11 +101,16 @@ class WeightPlacer {
   // The model has one rank (CheckRankCount).
   absl::Status PlaceConvolution(const LayerTensors& tensors, DeviceLayer& out) {
     BATON_ASSIGN_OR_RETURN(out.qkv, PlaceMatrix({WholeOf(tensors.conv_in)}));
-    BATON_ASSIGN_OR_RETURN(DeviceMatrix taps,
-                           Place({WholeOf(tensors.conv_taps)}, {.is_float = true}));
-    out.conv_taps = std::move(taps.data);
+    BATON_ASSIGN_OR_RETURN(out.conv_taps, PlaceFloats(tensors.conv_taps));
     BATON_ASSIGN_OR_RETURN(out.attn_output, PlaceMatrix({WholeOf(tensors.conv_out)}));
     return absl::OkStatus();
+  }
+
+  // As the file has them; an empty one when there is no such tensor.
+  absl::StatusOr<DeviceBuffer> PlaceFloats(const GgufTensor* tensor) {
+    if (tensor == nullptr) return DeviceBuffer();
+    BATON_ASSIGN_OR_RETURN(DeviceMatrix floats, Place({WholeOf(tensor)}, {.is_float = true}));
+    return std::move(floats.data);
   }
 
   absl::StatusOr<DeviceBuffer> PlaceBias(const LayerTensors& tensors) {
@@ -189,7 +199,7 @@ size_t DeviceWeights::bytes() const {
   for (const DeviceLayer& layer : layers) {
     for (const DeviceBuffer* buffer :
          {&layer.attn_norm, &layer.ffn_norm, &layer.qkv_bias, &layer.q_norm, &layer.k_norm,
-          &layer.post_attn_norm, &layer.post_ffn_norm, &layer.conv_taps}) {
+          &layer.post_attn_norm, &layer.post_ffn_norm, &layer.conv_taps, &layer.choice_bias}) {
       total += buffer->size_bytes();
     }
   }

@@ -51,7 +51,7 @@ def test_a_cached_prefix_changes_no_bit(alone):
 
 @pytest.mark.long
 def test_a_killed_decode_worker_changes_no_bit():
-    check_killed_decode_worker(MODEL, requests(200), *DEVICE)
+    check_killed_decode_worker(MODEL, requests(60), *DEVICE)
 
 
 @pytest.mark.parametrize(

@@ -729,6 +729,9 @@ def write_convolutions(folder):
                    rope_base=1e6, convs=(0, 1), taps=4), 0),
         (TinyModel("head64_lfm2_q4_0", "lfm2", Q.Q4_0, layers=3, hidden=192, heads=3, dim=64,
                    ffn=32, rope_base=1e6, convs=(0, 2)), 0),
+        (TinyModel("head64_lfm2moe", "lfm2moe", Q.Q4_0, layers=3, hidden=128, heads=2, dim=64,
+                   ffn=32, rope_base=1e6, convs=(0, 2), experts=6, used=2, dense=1,
+                   dense_ffn=96), 0),
     ]
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"

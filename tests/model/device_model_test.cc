@@ -91,7 +91,8 @@ TEST_P(DeviceModelLaunchTest, AStepIsTheStatedNumberOfKernels) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceModelLaunchTest,
-                         ::testing::Values("head64_llama", "head64_qwen3moe", "head64_lfm2_q4_0"),
+                         ::testing::Values("head64_llama", "head64_qwen3moe", "head64_lfm2_q4_0",
+                                           "head64_lfm2moe"),
                          [](const auto& info) { return std::string(info.param); });
 
 class DeviceModelTest : public ::testing::TestWithParam<const char*> {};
@@ -189,7 +190,7 @@ TEST_P(DeviceModelTest, ChoosesTokensAsTheSamplerDoes) {
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceModelTest,
                          ::testing::Values("head64_llama", "head64_qwen2", "head128_qwen3",
                                            "head64_gemma3", "head64_qwen3moe", "head64_lfm2",
-                                           "head64_lfm2_q4_0"),
+                                           "head64_lfm2_q4_0", "head64_lfm2moe"),
                          [](const auto& info) { return std::string(info.param); });
 
 // About twice the worst that was found. K and V in fp8 have errors of 2^-4 of an element instead of

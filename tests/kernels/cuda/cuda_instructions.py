@@ -151,6 +151,7 @@ EXPECTED = {
     },
     **{f"Embed{kind}Kernel": unpacking for kind, unpacking in PACKED.items()},
     "RouteKernel": (r"SHFL\.BFLY", r"FSETP.*"),
+    "RouteScoredKernel": (r"SHFL\.BFLY", r"FSETP.*"),
     "SortPairsKernel": (r"SHFL\.BFLY", r"ATOMG\.E\.ADD\.STRONG\.GPU"),
     "AllReduceKernel": (*MEETING, r"LDG\.E.*\.128", r"STG\.E\.128", r"F2FP\.BF16.*"),
     "GatherColumnsKernel": MEETING,
