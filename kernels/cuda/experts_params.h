@@ -14,10 +14,21 @@ namespace baton::kernels::cuda {
 
 inline constexpr uint32_t kMaxRouteTopK = 64;
 
+// The rule by which scores choose experts (src/model/expert_choice.h, kSigmoid of one group). The
+// score of an expert is s = 1 / (1 + exp(-logit)). The experts of the top_k largest s + bias are
+// chosen, and the weight of each is s / sum * scale, where sum is least_sum plus the scores of all
+// in that order, or 1.
+struct RouteScores {
+  const float* bias = nullptr;  // [num_experts], finite; null: logits choose
+  bool sum_to_one = false;      // false: sum is 1
+  float least_sum = 0;
+  float scale = 1;
+};
+
 // The top_k largest logits of each row, descending, of equal ones the lower expert first, and their
 // softmax: exp(l_j - l_0) over the sum of all in that order; the bits of Ops::route
-// (kernels/ops.h). A row with an infinity or NaN gets experts 0 .. top_k - 1 and weights that are
-// NaN.
+// (kernels/ops.h). Where `scores` has a bias, its rule. A row with an infinity or NaN gets experts
+// 0 .. top_k - 1 and weights that are NaN.
 struct RouteParams {
   const float* logits;  // [num_rows][num_experts]
   uint32_t* experts;    // [num_rows][top_k]
@@ -25,6 +36,7 @@ struct RouteParams {
   uint32_t num_rows;
   uint32_t num_experts;
   uint32_t top_k;  // in [1, min(num_experts, kMaxRouteTopK)]
+  RouteScores scores = {};
 };
 
 // Consecutive slots of one expert, at most tile_rows.

@@ -12,6 +12,12 @@
 
 namespace baton::kernels::cuda {
 
+namespace {
+
+float ScoreOf(float logit) { return 1.0f / (1.0f + Exp(-logit)); }
+
+}  // namespace
+
 void ReferenceRoute(const RouteParams& params) {
   for (size_t row = 0; row < params.num_rows; ++row) {
     const float* const logits = params.logits + row * params.num_experts;
@@ -19,20 +25,26 @@ void ReferenceRoute(const RouteParams& params) {
     float* const weights = params.weights + row * params.top_k;
     const bool is_finite = std::all_of(logits, logits + params.num_experts,
                                        [](float logit) { return std::isfinite(logit); });
+    const RouteScores& scores = params.scores;
+    const bool is_scored = scores.bias != nullptr;
+    const auto choice_of = [&](uint32_t e) {
+      return is_scored ? ScoreOf(logits[e]) + scores.bias[e] : logits[e];
+    };
     std::vector<uint32_t> order(params.num_experts);
     std::iota(order.begin(), order.end(), 0u);
     if (is_finite) {
       std::stable_sort(order.begin(), order.end(),
-                       [&](uint32_t a, uint32_t b) { return logits[a] > logits[b]; });
+                       [&](uint32_t a, uint32_t b) { return choice_of(a) > choice_of(b); });
     }
-    float sum = 0.0f;
+    float sum = !is_scored ? 0.0f : scores.sum_to_one ? scores.least_sum : 1.0f;
     for (size_t j = 0; j < params.top_k; ++j) {
       experts[j] = order[j];
-      weights[j] = Exp(logits[order[j]] - logits[order[0]]);
-      sum += weights[j];
+      weights[j] = is_scored ? ScoreOf(logits[order[j]]) : Exp(logits[order[j]] - logits[order[0]]);
+      if (!is_scored || scores.sum_to_one) sum += weights[j];
     }
+    const float scale = is_scored ? scores.scale : 1.0f;
     for (size_t j = 0; j < params.top_k; ++j) {
-      weights[j] = is_finite ? weights[j] / sum : std::numeric_limits<float>::quiet_NaN();
+      weights[j] = is_finite ? weights[j] / sum * scale : std::numeric_limits<float>::quiet_NaN();
     }
   }
 }

@@ -15,13 +15,14 @@
 #include "absl/status/status.h"
 
 #include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/conv_params.h"
 #include "kernels/cuda/exchange_params.h"
 #include "kernels/cuda/experts_params.h"
 #include "kernels/cuda/gate_params.h"
 #include "kernels/cuda/gemm_params.h"
 #include "kernels/cuda/gemm_segments.h"
 #include "kernels/cuda/packed_weights.h"
-#include "kernels/sampling.h"
+#include "kernels/cuda/sample_params.h"
 #include "kernels/simt/types.h"
 #include "kvcache/kv_slices.h"
 
@@ -102,17 +103,6 @@ struct EmbedPackedParams {
   const uint32_t* fed = nullptr;  // as EmbedParams
 };
 
-// The token of each row by the rules of src/model/sampler.h from step 5 on, with its bits.
-struct SampleParams {
-  const float* logits;      // [num_rows][vocab_size]; not written
-  const RowSampling* rows;  // [num_rows]
-  uint32_t* tokens;  // [num_rows]; kNoToken where the row is not to be chosen, or has no largest
-                     // logit that is finite
-  uint32_t num_rows;
-  uint32_t vocab_size;  // at least 1
-};
-inline constexpr uint32_t kNoToken = 0xFFFFFFFFu;
-
 // The resources of a cta that a kernel needs.
 struct KernelInfo {
   const char* name;
@@ -134,6 +124,7 @@ struct KernelTable {
   absl::Status (*unpack)(const UnpackParams& params, void* stream);
   absl::Status (*embed_packed)(const EmbedPackedParams& params, void* stream);
   absl::Status (*rope_append)(const RopeAppendParams& params, void* stream);
+  absl::Status (*short_conv)(const ShortConvParams& params, void* stream);
   absl::Status (*attention_prefill)(const AttentionParams& params, void* stream);
   absl::Status (*attention_decode)(const AttentionParams& params, void* stream);
   absl::Status (*kv_gather)(const kv::KvSlicesParams& params, void* stream);
@@ -189,6 +180,7 @@ absl::Status GemmPacked(const PackedGemmParams& params, void* stream);
 absl::Status Unpack(const UnpackParams& params, void* stream);
 absl::Status EmbedPacked(const EmbedPackedParams& params, void* stream);
 absl::Status RopeAppend(const RopeAppendParams& params, void* stream);
+absl::Status ShortConv(const ShortConvParams& params, void* stream);
 absl::Status AttentionPrefill(const AttentionParams& params, void* stream);
 absl::Status AttentionDecode(const AttentionParams& params, void* stream);
 absl::Status KvGather(const kv::KvSlicesParams& params, void* stream);
@@ -219,7 +211,8 @@ extern const KernelInfo kGemmWgmmaInfos[3];                       // 128 rows of
 extern const KernelInfo kGemmPackedInfos[2 * kNumPackedFormats];  // of each format 8 rows, 32
 extern const KernelInfo kUnpackInfos[kNumPackedFormats];
 extern const KernelInfo kEmbedPackedInfos[kNumPackedFormats];
-extern const KernelInfo kRopeAppendInfos[2];        // bf16, fp8
+extern const KernelInfo kRopeAppendInfos[2];  // bf16, fp8
+extern const KernelInfo kShortConvInfo;
 extern const KernelInfo kAttentionPrefillInfos[6];  // head_dim 64, 128, 256 of bf16; of fp8
 extern const KernelInfo kAttentionWgmmaInfos[6];    // as kAttentionPrefillInfos
 // head_dim 64, 128, 256 of bf16; of fp8; with fewer warps the same ones, but not 64 of fp8.
@@ -228,7 +221,7 @@ extern const KernelInfo kAttentionDecodeInfos[kNumAttentionDecode];
 extern const KernelInfo kAttentionSpreadInfos[6];  // as kAttentionPrefillInfos
 extern const KernelInfo kKvSlicesInfos[4];         // gather, then scatter: of one memory, of ranks
 extern const KernelInfo kSampleInfo;
-extern const KernelInfo kRouteInfo;
+extern const KernelInfo kRouteInfos[2];  // by logits, by scores
 extern const KernelInfo kSortPairsInfo;
 extern const KernelInfo kGroupedGemm8Info;
 extern const KernelInfo kGroupedGemm64Info;

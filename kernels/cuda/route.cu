@@ -1,4 +1,4 @@
-// The experts of each row and their weights.
+// The experts of each row and their weights; a kernel for logits that choose, and one for scores.
 //
 // Work: one warp a row, four rows a cta. Each choice is a pass over the row's logits, which the
 // first pass leaves in L1: what comes next after the last choice in the order (logit descending,
@@ -21,7 +21,7 @@ constexpr uint32_t kRouteThreads = 128;
 constexpr uint32_t kRouteRows = kRouteThreads / simt::kWarpSize;
 static_assert(kMaxRouteTopK == 2 * simt::kWarpSize, "a lane keeps two weights");
 
-// An expert and its logit, which is finite.
+// An expert and the number that chooses it, which is finite: its logit, or its score plus a bias.
 struct Candidate {
   float logit;
   uint32_t expert;
@@ -33,12 +33,16 @@ struct Candidate {
 
 constexpr float kInfinity = std::bit_cast<float>(0x7F800000u);
 
+BATON_DEVICE float ScoreOf(float logit) { return 1.0f / (1.0f + Exp(-logit)); }
+
 // The first candidate of the row after `last`, the same in all lanes.
+template <bool kScored>
 BATON_DEVICE Candidate NextCandidate(const RouteParams& params, const float* logits,
                                      const Candidate& last) {
   Candidate best = {-kInfinity, params.num_experts};
   for (uint32_t e = simt::lane(); e < params.num_experts; e += simt::kWarpSize) {
-    const Candidate candidate = {logits[e], e};
+    Candidate candidate = {logits[e], e};
+    if constexpr (kScored) candidate.logit = ScoreOf(logits[e]) + params.scores.bias[e];
     if (last.ComesBefore(candidate) && candidate.ComesBefore(best)) best = candidate;
   }
   BATON_UNROLL
@@ -62,7 +66,8 @@ BATON_DEVICE bool AllFinite(const RouteParams& params, const float* logits) {
   return others == 0;
 }
 
-BATON_KERNEL(kRouteThreads) RouteKernel(RouteParams params) {
+template <bool kScored>
+BATON_DEVICE void RouteRow(const RouteParams& params) {
   simt::wait_for_previous();
   const uint32_t row = simt::block().x * kRouteRows + simt::warp();
   if (!simt::guard(row < params.num_rows)) return;
@@ -77,28 +82,40 @@ BATON_KERNEL(kRouteThreads) RouteKernel(RouteParams params) {
     return;
   }
   Candidate last = {kInfinity, 0};
-  float largest = 0.0f;
+  [[maybe_unused]] float largest = 0.0f;
   float sum = 0.0f;
+  if constexpr (kScored) sum = params.scores.sum_to_one ? params.scores.least_sum : 1.0f;
   float own[2] = {0.0f, 0.0f};  // of choices lane and lane + 32
   for (uint32_t j = 0; j < params.top_k; ++j) {
-    last = NextCandidate(params, logits, last);
-    if (j == 0) largest = last.logit;
-    const float weight = Exp(last.logit - largest);
-    sum += weight;  // >= 1: the first is exactly 1
+    last = NextCandidate<kScored>(params, logits, last);
+    float weight = 0.0f;
+    if constexpr (kScored) {
+      weight = ScoreOf(logits[last.expert]);
+      if (params.scores.sum_to_one) sum += weight;
+    } else {
+      if (j == 0) largest = last.logit;
+      weight = Exp(last.logit - largest);
+      sum += weight;  // >= 1: the first is exactly 1
+    }
     if (simt::lane() != j % simt::kWarpSize) continue;
     experts[j] = last.expert;
     if (j < simt::kWarpSize) own[0] = weight;
     if (j >= simt::kWarpSize) own[1] = weight;
   }
-  if (simt::lane() < params.top_k) weights[simt::lane()] = own[0] / sum;
+  const float scale = kScored ? params.scores.scale : 1.0f;
+  if (simt::lane() < params.top_k) weights[simt::lane()] = own[0] / sum * scale;
   if (simt::lane() + simt::kWarpSize < params.top_k) {
-    weights[simt::lane() + simt::kWarpSize] = own[1] / sum;
+    weights[simt::lane() + simt::kWarpSize] = own[1] / sum * scale;
   }
 }
 
+BATON_KERNEL(kRouteThreads) RouteKernel(RouteParams params) { RouteRow<false>(params); }
+BATON_KERNEL(kRouteThreads) RouteScoredKernel(RouteParams params) { RouteRow<true>(params); }
+
 }  // namespace
 
-const KernelInfo kRouteInfo = {"RouteKernel", kRouteThreads, 0};
+const KernelInfo kRouteInfos[2] = {{"RouteKernel", kRouteThreads, 0},
+                                   {"RouteScoredKernel", kRouteThreads, 0}};
 
 absl::Status Route(const RouteParams& params, void* stream) {
   const bool fits =
@@ -114,7 +131,7 @@ absl::Status Route(const RouteParams& params, void* stream) {
                        .num_threads = kRouteThreads,
                        .overlaps = true,
                        .stream = stream},
-                      RouteKernel, params);
+                      params.scores.bias == nullptr ? RouteKernel : RouteScoredKernel, params);
 }
 
 }  // namespace BATON_BODY

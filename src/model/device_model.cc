@@ -28,6 +28,20 @@ using kv::KvEncoding;
 using kv::KvView;
 using kv::RankLayout;
 
+namespace {
+
+// Fp8 scales a row of K or V of one head; what else lies in a block has no such row.
+Status CheckRowsForFp8(const ModelConfig& config) {
+  if (config.has_plain_rows()) return OkStatus();
+  return Unimplemented(
+      "--kv-dtype fp8: architecture {} keeps more than K and V of one shape in its blocks, and "
+      "that "
+      "is not stored in fp8; use bf16",
+      config.architecture);
+}
+
+}  // namespace
+
 DeviceModel::DeviceModel(const DeviceModelOptions& options) : options_(options) {}
 DeviceModel::~DeviceModel() = default;
 
@@ -112,7 +126,8 @@ Status DeviceModel::TakeConfig(const ModelConfig& config) {
                                          DeviceKindName(options_.device->kind())));
   BATON_ASSIGN_OR_RETURN(options_.max_context, ContextFor(config, options_.max_context));
   layout_ = KvLayoutOf(config, options_.kv_dtype, options_.block_size);
-  if (options_.kv_dtype == KvDtype::kFp8) return OkStatus();
+  state_map_ = StateMapOf(config);
+  if (options_.kv_dtype == KvDtype::kFp8) return CheckRowsForFp8(config);
   if (options_.kv_dtype != KvDtype::kBf16) {
     return Unimplemented("KV dtype {}: device {} stores K and V in bf16 or fp8",
                          KvDtypeName(options_.kv_dtype), DeviceKindName(options_.device->kind()));
@@ -209,15 +224,19 @@ bool DeviceModel::is_deterministic() const { return ranks_[0]->fast() == nullptr
 std::string_view DeviceModel::arithmetic_name() const { return options_.device->arithmetic(); }
 uint32_t DeviceModel::KernelsAStep(const ModelConfig& config, StepKernels kernels) {
   // A layer: two norms, four products, rope, attention, gate; with experts also the router's
-  // product, the choice, the sort and the sum. Around them: two gathers, the last norm, the output
-  // layer.
-  const bool has_experts = config.num_experts > 0;
-  uint32_t of_layer = has_experts ? 13 : 9;
-  // The product of q, k and v ends with rope, that of gates and ups with the gate.
-  if (kernels != StepKernels::kApart) of_layer -= has_experts ? 1 : 2;
-  if (kernels == StepKernels::kWithNorms) of_layer -= 2;
-  const uint32_t around = kernels == StepKernels::kWithNorms ? 5 : 4;  // the first norm too
-  return of_layer * config.num_layers + around;
+  // product, the choice, the sort and the sum. A convolution is one kernel in place of rope and
+  // attention. Around them: two gathers, the last norm, the output layer.
+  const bool has_norms = kernels == StepKernels::kWithNorms;
+  uint32_t total = has_norms ? 5 : 4;  // the first norm too
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    const bool has_experts = config.num_experts > 0 && layer >= config.num_dense_layers;
+    const bool is_conv = config.IsConv(layer);
+    total += (has_norms ? 0 : 2) + (is_conv ? 3 : 4) + (has_experts ? 7 : 3);
+    if (kernels == StepKernels::kApart) continue;
+    // The product of q, k and v ends with rope, that of gates and ups with the gate.
+    total -= (is_conv ? 0 : 1) + (has_experts ? 0 : 1);
+  }
+  return total;
 }
 size_t DeviceModel::weight_bytes() const {
   size_t total = 0;
@@ -242,7 +261,8 @@ size_t DeviceModel::bytes_read_per_step() const {
   size_t of_all_experts = 0;
   for (const auto& weights : weights_) {
     total += weights->bytes() - (reads_embedding ? 0 : weights->token_embd.size_bytes());
-    for (const DeviceLayer& layer : weights->layers) {
+    for (uint32_t i = config_.num_dense_layers; i < config_.num_layers; ++i) {
+      const DeviceLayer& layer = weights->layers[i];
       of_all_experts += layer.gate_up.size_bytes() + layer.down.size_bytes();
     }
   }
@@ -300,6 +320,7 @@ Status DeviceModel::PutStep(const ModelBatch& batch, const KvView& kv, LayerHook
   options_.device->MakeCurrent();
   num_noted_ = 0;
   num_told_ = 0;
+  num_told_slices_ = 0;
   const uint32_t padded_rows = PaddedRows(batch, kv, hook);
   Status launched =
       ForEachRank([&](const DeviceRank& rank) { return rank.batch().Set(batch, padded_rows); });
@@ -334,7 +355,8 @@ Status DeviceModel::TellStored(LayerHook* hook, bool waits) {
       BATON_ASSIGN_OR_RETURN(const bool is_done, stored.Query());
       if (!is_done) return OkStatus();
     }
-    hook->OnLayerStored(num_told_);
+    const uint32_t end = state_map_.num_stored[num_told_];
+    for (; num_told_slices_ < end; ++num_told_slices_) hook->OnLayerStored(num_told_slices_);
   }
   options_.device->MakeCurrent();
   return OkStatus();

@@ -29,6 +29,7 @@
 #include "src/model/fast_products.h"
 #include "src/model/forward_model.h"
 #include "src/model/gguf.h"
+#include "src/model/state_map.h"
 #include "src/model/weight_load_report.h"
 
 namespace baton::model {
@@ -119,10 +120,10 @@ class DeviceModel final : public LoadedModel {
   bool is_deterministic() const override;
   std::string_view arithmetic_name() const override;
   // Number of kernels of a step that has at most 64 rows, wants logits, and has either decode rows
-  // or chunks of prompts. A step with both has one more a layer. A step that chooses tokens on the
-  // device has one more. With more rows each packed matrix takes one more kernel: for the next 64
-  // rows, or to unpack the matrix. The number is for one rank alone. With several ranks, each has
-  // as many kernels, two exchanges a layer and one exchange of logits.
+  // or chunks of prompts. A step with both has one more a layer of attention. A step that chooses
+  // tokens on the device has one more. With more rows each packed matrix takes one more kernel: for
+  // the next 64 rows, or to unpack the matrix. The number is for one rank alone. With several
+  // ranks, each has as many kernels, two exchanges a layer and one exchange of logits.
   static uint32_t KernelsAStep(const ModelConfig& config, StepKernels kernels);
   size_t weight_bytes() const override;
   size_t packed_bytes() const;  // of them, in matrices that are packed
@@ -192,6 +193,7 @@ class DeviceModel final : public LoadedModel {
   DeviceModelOptions options_;
   ModelConfig config_;
   kv::KvLayout layout_;
+  StateMap state_map_;
   std::string weights_id_;
   std::string numerics_id_;
   std::string numerics_text_;
@@ -204,6 +206,7 @@ class DeviceModel final : public LoadedModel {
   std::vector<device::DeviceEvent> stored_;  // [layers][devices]: K and V of a layer are
   uint32_t num_noted_ = 0;                   // layers of the step, in the streams
   uint32_t num_told_ = 0;                    // and of them, told to the hook
+  uint32_t num_told_slices_ = 0;             // by which it knows them (LayerHook)
   size_t num_begun_ = 0;                     // steps, 2 at most
   size_t last_begun_ = 0;                    // of two, in turn
   uint32_t begun_rows_[2] = {};

@@ -60,14 +60,15 @@ cuda::GateKind GateKindOf(const ModelConfig& config) {
 }
 
 // Whether there are kernels that divide the norms of all layers: by wgmma, of a dense model's rank
-// that is alone, whose branches are not normed themselves.
+// that is alone, which has attention in every layer and whose branches are not normed themselves.
 bool CanJoinNorms(const DeviceRankOptions& options, const DeviceWeights& weights) {
   const auto joins = [](const DeviceLayer& layer) {
     const bool is_packed = layer.qkv.is_packed() || layer.attn_output.is_packed() ||
                            layer.gate_up.is_packed() || layer.down.is_packed();
     const bool has_post_norm =
         layer.post_attn_norm.size_bytes() > 0 || layer.post_ffn_norm.size_bytes() > 0;
-    return !is_packed && !has_post_norm;
+    const bool is_conv = layer.conv_taps.size_bytes() > 0;  // no kernel norms what it reads
+    return !is_packed && !has_post_norm && !is_conv;
   };
   return options.allows_wgmma && options.rank.count == 1 && !options.config.traits->experts &&
          options.config.hidden_size <= cuda::kMaxNormedDim &&
@@ -86,13 +87,14 @@ size_t UnpackedBytes(const ModelConfig& config, const DeviceWeights& weights) {
   const auto take = [&largest](const DeviceMatrix& matrix, size_t n, size_t k) {
     if (matrix.is_packed()) largest = std::max(largest, n * k * sizeof(Bf16));
   };
-  for (const DeviceLayer& layer : weights.layers) {
-    take(layer.qkv, config.qkv_size(), config.hidden_size);
-    take(layer.attn_output, config.hidden_size, config.q_size());
+  for (uint32_t i = 0; i < config.num_layers; ++i) {
+    const DeviceLayer& layer = weights.layers[i];
+    take(layer.qkv, config.projected_size(i), config.hidden_size);
+    take(layer.attn_output, config.hidden_size, config.mixed_size(i));
     take(layer.router, config.num_experts, config.hidden_size);
-    if (config.traits->experts) continue;  // their matrices no kernel unpacks
-    take(layer.gate_up, size_t{2} * config.ffn_size, config.hidden_size);
-    take(layer.down, config.hidden_size, config.ffn_size);
+    if (config.HasExperts(i)) continue;  // their matrices no kernel unpacks
+    take(layer.gate_up, size_t{2} * config.FfnSize(i), config.hidden_size);
+    take(layer.down, config.hidden_size, config.FfnSize(i));
   }
   return largest;
 }
@@ -120,16 +122,20 @@ absl::StatusOr<std::unique_ptr<DeviceRank>> DeviceRank::Create(
 // Products with a bias stay ours: the library adds one in the type of the output, ours is fp32.
 std::vector<FastSite> DeviceRank::FastSites() {
   const DeviceWorkspace& ws = *workspace_;
-  const DeviceLayer& layer = weights_->layers.front();
   const ModelConfig& config = options_.config;
   const uint32_t rows = options_.batch.max_rows;
   std::vector<FastSite> sites;
-  if (layer.qkv_bias.size_bytes() == 0) {
-    AddSite("qkv", layer.qkv, {ws.normed, ws.qkv, rows, config.qkv_size(), config.hidden_size},
-            &sites);
+  for (uint32_t i = 0; i < config.num_layers; ++i) {
+    const DeviceLayer& of_layer = weights_->layers[i];
+    const bool is_conv = config.IsConv(i);
+    if (of_layer.qkv_bias.size_bytes() == 0) {
+      AddSite(is_conv ? "convolution" : "qkv", of_layer.qkv,
+              {ws.normed, ws.qkv, rows, config.projected_size(i), config.hidden_size}, &sites);
+    }
+    AddSite(is_conv ? "convolution output" : "attention output", of_layer.attn_output,
+            {ws.attended, ws.added, rows, config.hidden_size, config.mixed_size(i)}, &sites);
   }
-  AddSite("attention output", layer.attn_output,
-          {ws.attended, ws.added, rows, config.hidden_size, config.q_size()}, &sites);
+  const DeviceLayer& layer = weights_->layers.front();
   AddSite("gate and up", layer.gate_up,
           {ws.normed, ws.gate_up, rows, 2 * config.ffn_size, config.hidden_size}, &sites);
   AddSite("down", layer.down, {ws.gated, ws.added, rows, config.hidden_size, config.ffn_size},
@@ -291,11 +297,15 @@ Status DeviceRank::StoreKv(uint32_t layer, std::byte* kv) {
   const DeviceProduct product{.x = is_normed ? ws.residual : ws.normed,
                               .y = ws.qkv,
                               .rows = ws.batch->num_rows(),
-                              .n = options_.config.qkv_size(),
+                              .n = options_.config.projected_size(layer),
                               .k = options_.config.hidden_size,
                               .bias = &weights.qkv_bias};
-  const cuda::RopeAppendParams rope = RopeOf(layer, kv);
   void* const stream = options_.device->stream();
+  if (options_.config.IsConv(layer)) {
+    BATON_RETURN_IF_ERROR(MatMul(weights.qkv, product));
+    return Kernels().short_conv(ConvOf(layer, kv), stream);
+  }
+  const cuda::RopeAppendParams rope = RopeOf(layer, kv);
   if (Joins(weights.qkv)) {
     return Kernels().gemm_rope(
         {ParamsOf(weights.qkv, product), rope, ws.rope_arrivals.as<uint32_t>(),
@@ -326,9 +336,29 @@ cuda::RopeAppendParams DeviceRank::RopeOf(uint32_t layer, std::byte* kv) const {
           .interleaved = options_.config.rope_interleaved};
 }
 
+cuda::ShortConvParams DeviceRank::ConvOf(uint32_t layer, std::byte* kv) const {
+  const DeviceWorkspace& ws = *workspace_;
+  const ModelConfig& config = options_.config;
+  const KvLayout& layout = options_.layout;
+  return {.bcx = ws.qkv.as<Bf16>(),
+          .taps = weights_->layers[layer].conv_taps.as<float>(),
+          .positions = ws.batch->positions(),
+          .sequences = ws.batch->sequences(),
+          .block_lists = ws.batch->block_lists(),
+          .out = ws.attended.as<Bf16>(),
+          .kv = {.base = kv + config.FirstSlice(layer) * layout.SliceBytes(),
+                 .block_stride_bytes = layout.BlockStride(),
+                 .row_elements = config.conv_slices() * 2 * config.kv_size(),
+                 .block_size = layout.block_size},
+          .num_rows = ws.batch->num_rows(),
+          .channels = config.hidden_size,
+          .num_taps = config.conv_taps,
+          .max_blocks = 1};
+}
+
 cuda::KvBlocks DeviceRank::BlocksOf(uint32_t layer, std::byte* kv) const {
   const KvLayout& layout = options_.layout;
-  return {.base = kv + layer * layout.SliceBytes(),
+  return {.base = kv + options_.config.FirstSlice(layer) * layout.SliceBytes(),
           .block_stride_bytes = layout.BlockStride(),
           .num_kv_heads = options_.config.num_kv_heads,
           .head_dim = options_.config.head_dim,
@@ -337,6 +367,14 @@ cuda::KvBlocks DeviceRank::BlocksOf(uint32_t layer, std::byte* kv) const {
 }
 
 Status DeviceRank::Attend(uint32_t layer, std::byte* kv) {
+  if (!options_.config.IsConv(layer)) BATON_RETURN_IF_ERROR(ReadKv(layer, kv));
+  const DeviceMatrix& output = weights_->layers[layer].attn_output;
+  const uint32_t size = options_.config.mixed_size(layer);
+  if (JoinsNorms()) return AddBranch(output, workspace_->attended, size);
+  return MatMulOfBranch(output, workspace_->attended, size, PartialSum::kAttention);
+}
+
+Status DeviceRank::ReadKv(uint32_t layer, std::byte* kv) {
   DeviceWorkspace& ws = *workspace_;
   const bool is_local = options_.config.IsLocal(layer);
   const DeviceItems prefill = ws.batch->prefill();
@@ -357,16 +395,12 @@ Status DeviceRank::Attend(uint32_t layer, std::byte* kv) {
                                .by_wgmma = options_.attends_by_wgmma};
   void* const stream = options_.device->stream();
   if (prefill.num_ctas > 0) BATON_RETURN_IF_ERROR(Kernels().attention_prefill(params, stream));
-  if (decode.num_ctas > 0) {
-    params.items = decode.items;
-    params.num_items = decode.num_items;
-    params.num_ctas = decode.num_ctas;
-    params.is_spread = decode.is_spread;
-    BATON_RETURN_IF_ERROR(Kernels().attention_decode(params, stream));
-  }
-  const DeviceMatrix& output = weights_->layers[layer].attn_output;
-  if (JoinsNorms()) return AddBranch(output, ws.attended, options_.config.q_size());
-  return MatMulOfBranch(output, ws.attended, options_.config.q_size(), PartialSum::kAttention);
+  if (decode.num_ctas == 0) return OkStatus();
+  params.items = decode.items;
+  params.num_items = decode.num_items;
+  params.num_ctas = decode.num_ctas;
+  params.is_spread = decode.is_spread;
+  return Kernels().attention_decode(params, stream);
 }
 
 Status DeviceRank::MatMulOfBranch(const DeviceMatrix& weight, const DeviceBuffer& x, uint32_t k,
@@ -396,13 +430,14 @@ Status DeviceRank::FeedForward(uint32_t layer) {
   if (!JoinsNorms()) {
     BATON_RETURN_IF_ERROR(Normalise({ws.added, &weights.post_attn_norm}, weights.ffn_norm));
   }
-  if (options_.config.traits->experts) return MixExperts(layer);
-  BATON_RETURN_IF_ERROR(GateUp(weights));
+  if (options_.config.HasExperts(layer)) return MixExperts(layer);
+  BATON_RETURN_IF_ERROR(GateUp(layer));
+  const uint32_t size = options_.config.FfnSize(layer);
   const bool is_last = layer + 1 == weights_->layers.size();
   if (JoinsNorms() && !is_last) {
-    return AddBranch(weights.down, ws.gated, options_.config.ffn_size);
+    return AddBranch(weights.down, ws.gated, size);
   }
-  return MatMulOfBranch(weights.down, ws.gated, options_.config.ffn_size, PartialSum::kFeedForward);
+  return MatMulOfBranch(weights.down, ws.gated, size, PartialSum::kFeedForward);
 }
 
 Status DeviceRank::MixExperts(uint32_t layer) {
@@ -422,7 +457,8 @@ Status DeviceRank::MixExperts(uint32_t layer) {
                                          .weights = experts.weights.as<float>(),
                                          .num_rows = ws.batch->num_rows(),
                                          .num_experts = options_.config.num_experts,
-                                         .top_k = options_.config.num_experts_used},
+                                         .top_k = options_.config.num_experts_used,
+                                         .scores = ScoresOf(weights)},
                                         stream));
   BATON_RETURN_IF_ERROR(Kernels().sort_pairs({.experts = experts.pairs.as<uint32_t>(),
                                               .slots = experts.slots.as<uint32_t>(),
@@ -443,7 +479,7 @@ Status DeviceRank::MixExperts(uint32_t layer) {
                                          .n = 2 * options_.config.ffn_size,
                                          .k = options_.config.hidden_size},
                                         experts.slot_rows.as<uint32_t>()));
-  BATON_RETURN_IF_ERROR(Gate(num_pairs));
+  BATON_RETURN_IF_ERROR(Gate(num_pairs, options_.config.ffn_size));
   BATON_RETURN_IF_ERROR(MultiplyExperts(weights.down,
                                         {.x = ws.gated,
                                          .y = experts.outputs,
@@ -461,6 +497,15 @@ Status DeviceRank::MixExperts(uint32_t layer) {
        .dim = options_.config.hidden_size,
        .out_float = is_alone() ? nullptr : Partial(PartialSum::kFeedForward).as<float>()},
       stream);
+}
+
+cuda::RouteScores DeviceRank::ScoresOf(const DeviceLayer& weights) const {
+  if (!options_.config.traits->scored_experts) return {};
+  const ExpertRule& rule = options_.config.expert_rule;
+  return {.bias = weights.choice_bias.as<float>(),
+          .sum_to_one = rule.sum_to_one,
+          .least_sum = rule.least_sum,
+          .scale = rule.scale};
 }
 
 Status DeviceRank::MultiplyExperts(const DeviceMatrix& weight, const DeviceProduct& product,
@@ -483,15 +528,16 @@ Status DeviceRank::MultiplyExperts(const DeviceMatrix& weight, const DeviceProdu
   return Kernels().grouped_gemm(params, stream);
 }
 
-Status DeviceRank::GateUp(const DeviceLayer& weights) {
+Status DeviceRank::GateUp(uint32_t layer) {
   DeviceWorkspace& ws = *workspace_;
+  const DeviceLayer& weights = weights_->layers[layer];
   const DeviceMatrix& weight = weights.gate_up;
   const bool joins = Joins(weight);
   const bool is_normed = JoinsNorms();
   const DeviceProduct product{.x = is_normed ? ws.residual : ws.normed,
                               .y = joins ? ws.gated : ws.gate_up,
                               .rows = ws.batch->num_rows(),
-                              .n = 2 * options_.config.ffn_size,
+                              .n = 2 * options_.config.FfnSize(layer),
                               .k = options_.config.hidden_size};
   if (joins) {
     return Kernels().gemm_gated({ParamsOf(weight, product), GateKindOf(options_.config),
@@ -499,15 +545,13 @@ Status DeviceRank::GateUp(const DeviceLayer& weights) {
                                 options_.device->stream());
   }
   BATON_RETURN_IF_ERROR(MatMul(weight, product));
-  return Gate(ws.batch->num_rows());
+  return Gate(ws.batch->num_rows(), options_.config.FfnSize(layer));
 }
 
-Status DeviceRank::Gate(uint32_t rows) {
+Status DeviceRank::Gate(uint32_t rows, uint32_t size) {
   DeviceWorkspace& ws = *workspace_;
-  const cuda::GateMulParams params{.gate_up = ws.gate_up.as<Bf16>(),
-                                   .out = ws.gated.as<Bf16>(),
-                                   .num_rows = rows,
-                                   .dim = options_.config.ffn_size};
+  const cuda::GateMulParams params{
+      .gate_up = ws.gate_up.as<Bf16>(), .out = ws.gated.as<Bf16>(), .num_rows = rows, .dim = size};
   const bool is_silu = GateKindOf(options_.config) == cuda::GateKind::kSilu;
   return is_silu ? Kernels().silu_mul(params, options_.device->stream())
                  : Kernels().gelu_mul(params, options_.device->stream());

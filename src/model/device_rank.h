@@ -65,9 +65,11 @@ class DeviceRank {
   // `fed` holds the tokens of the step before, for ids that are FedToken; null where there are
   // none.
   Status EmbedTokens(const uint32_t* fed);
-  // Stores K and V of a layer in the blocks of this rank that begin at `kv`.
+  // Stores K and V of a layer, or the inputs of a convolution, in the blocks of this rank that
+  // begin at `kv`. A convolution is computed by then.
   Status StoreKv(uint32_t layer, std::byte* kv);
-  // Leaves the vector that attention adds to the residual: in added(), or as a part of the sum.
+  // Leaves the vector that attention, or a convolution, adds to the residual: in added(), or as a
+  // part of the sum.
   Status Attend(uint32_t layer, std::byte* kv);
   // Adds the vector of Attend, and leaves the vector that the feed-forward layer adds.
   Status FeedForward(uint32_t layer);
@@ -109,6 +111,9 @@ class DeviceRank {
   const kernels::cuda::KernelTable& Kernels() const { return *options_.kernels; }
   kernels::cuda::KvBlocks BlocksOf(uint32_t layer, std::byte* kv) const;
   kernels::cuda::RopeAppendParams RopeOf(uint32_t layer, std::byte* kv) const;
+  kernels::cuda::ShortConvParams ConvOf(uint32_t layer, std::byte* kv) const;
+  // Leaves the result of attention over the blocks in attended.
+  Status ReadKv(uint32_t layer, std::byte* kv);
   // normed = norm(residual += branch).
   Status Normalise(const struct DeviceBranch& branch, const device::DeviceBuffer& weight);
   // Computes the result of each row's experts for normed.
@@ -116,10 +121,11 @@ class DeviceRank {
   // Where `slot_rows` is null, the slots are the rows of x.
   Status MultiplyExperts(const DeviceMatrix& weight, const struct DeviceProduct& product,
                          const uint32_t* slot_rows);
+  kernels::cuda::RouteScores ScoresOf(const DeviceLayer& weights) const;
   // gated = activation(gate) * up, of the products of the layer's input and gate_up.
-  Status GateUp(const DeviceLayer& weights);
-  // gated = activation(gate) * up, of what lies in gate_up.
-  Status Gate(uint32_t rows);
+  Status GateUp(uint32_t layer);
+  // gated = activation(gate) * up, of what lies in gate_up, [rows][2][size].
+  Status Gate(uint32_t rows, uint32_t size);
   // Whether the products of this matrix end with the work of the kernel after them.
   bool Joins(const DeviceMatrix& weight) const;
   // Whether the products around a norm divide it between them, but the first and the last norm.

@@ -12,6 +12,12 @@ namespace cuda = kernels::cuda;
 
 namespace {
 
+// Whether the kernel of scores (kernels/cuda/experts_params.h) chooses the experts.
+bool IsChosenByScores(const ModelConfig& config) {
+  const ExpertRule& rule = config.expert_rule;
+  return rule.score == ExpertScore::kSigmoid && rule.num_groups == 1 && config.shared_ffn_size == 0;
+}
+
 // Unimplemented where layers are of a kind that only the processor computes.
 Status CheckLayerKinds(const ModelConfig& config, std::string_view device) {
   struct Row {
@@ -21,7 +27,7 @@ Status CheckLayerKinds(const ModelConfig& config, std::string_view device) {
   const ArchitectureTraits& traits = *config.traits;
   const std::array rows = {
       Row{traits.latent_kv, "kernel for its latent rows"},
-      Row{traits.short_convs, "kernel for its convolutions"},
+      Row{traits.scored_experts && !IsChosenByScores(config), "kernel for its choice of experts"},
       Row{traits.mixed_layers || config.local_head_dim != 0,
           "kernels for layers of different heads, shared KV and per-layer vectors"},
       Row{traits.delta_nets, "kernel for its gated delta nets"},
@@ -88,7 +94,9 @@ Status CheckDeviceShape(const ModelConfig& config, std::string_view device) {
   if (config.hidden_size % kVec != 0 || config.hidden_size > cuda::kMaxNormDim) {
     return refuse("hidden size", config.hidden_size, "multiples of 8 up to 16384");
   }
-  if (config.ffn_size % kVec != 0) return refuse("ffn size", config.ffn_size, "multiples of 8");
+  for (const uint32_t size : {config.ffn_size, config.dense_ffn_size}) {
+    if (size % kVec != 0) return refuse("ffn size", size, "multiples of 8");
+  }
   if (config.head_dim != 64 && config.head_dim != 128 && config.head_dim != 256) {
     return refuse("head size", config.head_dim, "64, 128 and 256");
   }

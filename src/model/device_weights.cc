@@ -54,24 +54,23 @@ class WeightPlacer {
   absl::StatusOr<DeviceLayer> PlaceLayer(const LayerTensors& tensors) {
     DeviceLayer out;
     BATON_ASSIGN_OR_RETURN(out.attn_norm, PlaceVector(tensors.attn_norm));
-    BATON_ASSIGN_OR_RETURN(out.qkv,
-                           PlaceMatrix({CutOf(tensors.q, shares_.q), CutOf(tensors.k, shares_.kv),
-                                        CutOf(tensors.v, shares_.kv)}));
-    BATON_ASSIGN_OR_RETURN(out.qkv_bias, PlaceBias(tensors));
-    BATON_ASSIGN_OR_RETURN(out.q_norm, PlaceVector(tensors.q_norm));
-    BATON_ASSIGN_OR_RETURN(out.k_norm, PlaceVector(tensors.k_norm));
-    BATON_ASSIGN_OR_RETURN(out.attn_output,
-                           PlaceMatrix({CutColumnsOf(tensors.attn_output, shares_.q)}));
+    BATON_RETURN_IF_ERROR(tensors.conv_in == nullptr ? PlaceAttention(tensors, out)
+                                                     : PlaceConvolution(tensors, out));
     BATON_ASSIGN_OR_RETURN(out.post_attn_norm, PlaceVector(tensors.post_attn_norm));
     BATON_ASSIGN_OR_RETURN(out.ffn_norm, PlaceVector(tensors.ffn_norm));
     BATON_ASSIGN_OR_RETURN(out.post_ffn_norm, PlaceVector(tensors.post_ffn_norm));
     if (tensors.router != nullptr) {
       BATON_ASSIGN_OR_RETURN(out.router, PlaceMatrix({WholeOf(tensors.router)}));
     }
+    BATON_ASSIGN_OR_RETURN(out.choice_bias, PlaceFloats(tensors.choice_bias));
+    // A dense layer of a mixture has a width of its own. Such a model is of one rank.
+    const uint64_t dense_size = part_.config->dense_ffn_size;
+    const bool is_dense = tensors.router == nullptr && dense_size > 0;
+    const IndexRange ffn = is_dense ? IndexRange{0, dense_size} : shares_.ffn;
     // For each expert, the rows of its gate come first, then the rows of its up.
-    BATON_ASSIGN_OR_RETURN(out.gate_up, PlaceMatrix({CutOf(tensors.gate, shares_.ffn),
-                                                     CutOf(tensors.up, shares_.ffn)}));
-    BATON_ASSIGN_OR_RETURN(out.down, PlaceMatrix({CutColumnsOf(tensors.down, shares_.ffn)}));
+    BATON_ASSIGN_OR_RETURN(out.gate_up,
+                           PlaceMatrix({CutOf(tensors.gate, ffn), CutOf(tensors.up, ffn)}));
+    BATON_ASSIGN_OR_RETURN(out.down, PlaceMatrix({CutColumnsOf(tensors.down, ffn)}));
     return out;
   }
 
@@ -87,6 +86,33 @@ class WeightPlacer {
   }
 
  private:
+  absl::Status PlaceAttention(const LayerTensors& tensors, DeviceLayer& out) {
+    BATON_ASSIGN_OR_RETURN(out.qkv,
+                           PlaceMatrix({CutOf(tensors.q, shares_.q), CutOf(tensors.k, shares_.kv),
+                                        CutOf(tensors.v, shares_.kv)}));
+    BATON_ASSIGN_OR_RETURN(out.qkv_bias, PlaceBias(tensors));
+    BATON_ASSIGN_OR_RETURN(out.q_norm, PlaceVector(tensors.q_norm));
+    BATON_ASSIGN_OR_RETURN(out.k_norm, PlaceVector(tensors.k_norm));
+    BATON_ASSIGN_OR_RETURN(out.attn_output,
+                           PlaceMatrix({CutColumnsOf(tensors.attn_output, shares_.q)}));
+    return absl::OkStatus();
+  }
+
+  // The model has one rank (CheckRankCount).
+  absl::Status PlaceConvolution(const LayerTensors& tensors, DeviceLayer& out) {
+    BATON_ASSIGN_OR_RETURN(out.qkv, PlaceMatrix({WholeOf(tensors.conv_in)}));
+    BATON_ASSIGN_OR_RETURN(out.conv_taps, PlaceFloats(tensors.conv_taps));
+    BATON_ASSIGN_OR_RETURN(out.attn_output, PlaceMatrix({WholeOf(tensors.conv_out)}));
+    return absl::OkStatus();
+  }
+
+  // As the file has them; an empty one when there is no such tensor.
+  absl::StatusOr<DeviceBuffer> PlaceFloats(const GgufTensor* tensor) {
+    if (tensor == nullptr) return DeviceBuffer();
+    BATON_ASSIGN_OR_RETURN(DeviceMatrix floats, Place({WholeOf(tensor)}, {.is_float = true}));
+    return std::move(floats.data);
+  }
+
   absl::StatusOr<DeviceBuffer> PlaceBias(const LayerTensors& tensors) {
     if (tensors.q_bias == nullptr) return DeviceBuffer();
     BATON_ASSIGN_OR_RETURN(DeviceMatrix bias, Place({CutColumnsOf(tensors.q_bias, shares_.q),
@@ -173,7 +199,7 @@ size_t DeviceWeights::bytes() const {
   for (const DeviceLayer& layer : layers) {
     for (const DeviceBuffer* buffer :
          {&layer.attn_norm, &layer.ffn_norm, &layer.qkv_bias, &layer.q_norm, &layer.k_norm,
-          &layer.post_attn_norm, &layer.post_ffn_norm}) {
+          &layer.post_attn_norm, &layer.post_ffn_norm, &layer.conv_taps, &layer.choice_bias}) {
       total += buffer->size_bytes();
     }
   }

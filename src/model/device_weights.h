@@ -31,16 +31,18 @@ struct DeviceMatrix {
 // The weights of one transformer layer; vectors are bf16 too, but for biases.
 struct DeviceLayer {
   device::DeviceBuffer attn_norm;  // [hidden]
-  DeviceMatrix qkv;                // [qkv_size][hidden]
-  DeviceMatrix attn_output;        // [hidden][q_size]
+  DeviceMatrix qkv;                // [projected_size][hidden]; of a convolution b, c, x
+  DeviceMatrix attn_output;        // [hidden][mixed_size]
   device::DeviceBuffer ffn_norm;   // [hidden]
   DeviceMatrix gate_up;  // [2 ffn][hidden]: gate, then up; of experts [experts][2 ffn][hidden]
   DeviceMatrix down;     // [hidden][ffn]; of experts [experts][hidden][ffn]
   // Empty unless the architecture has them.
-  device::DeviceBuffer qkv_bias;  // [qkv_size] fp32
-  device::DeviceBuffer q_norm;    // [head_dim]
-  device::DeviceBuffer k_norm;    // [head_dim]
-  DeviceMatrix router;            // [experts][hidden]
+  device::DeviceBuffer qkv_bias;     // [qkv_size] fp32
+  device::DeviceBuffer q_norm;       // [head_dim]
+  device::DeviceBuffer k_norm;       // [head_dim]
+  DeviceMatrix router;               // [experts][hidden]
+  device::DeviceBuffer choice_bias;  // [experts] fp32: of a router whose scores choose
+  device::DeviceBuffer conv_taps;    // [hidden][taps] fp32, the token's own last
   // Norms of what attention and the feed-forward layer add to the residual.
   device::DeviceBuffer post_attn_norm;  // [hidden]
   device::DeviceBuffer post_ffn_norm;   // [hidden]

@@ -58,7 +58,14 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
   const size_t rows = size_.batch.max_rows;
   const size_t logit_rows = size_.batch.max_logit_rows;
   const size_t experts_of_row = config.traits->experts ? config.num_experts_used : 1;
+  const size_t gated_size =
+      std::max<size_t>(experts_of_row * config.ffn_size, config.dense_ffn_size);
   const auto bf16 = [rows](size_t width) { return rows * width * kBf16Bytes; };
+  const auto widest = [&config](uint32_t (ModelConfig::*size_of)(uint32_t) const) {
+    uint32_t size = 0;
+    for (uint32_t i = 0; i < config.num_layers; ++i) size = std::max(size, (config.*size_of)(i));
+    return size;
+  };
   const size_t rope_bytes = size_t{size_.batch.max_context} * config.head_dim * sizeof(float);
   const size_t second = config.has_second_rope() ? 1 : 0;
   const size_t first = size_.rank.index == 0 ? 1 : 0;
@@ -70,11 +77,11 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       {&normed, bf16(config.hidden_size), "normed"},
       {&squares, cuda::kMaxNormedRows * config.hidden_size / 8 * sizeof(float), "squares"},
       {&zeros_, bf16(config.hidden_size), "zeros"},
-      {&qkv, bf16(config.qkv_size()), "qkv"},
+      {&qkv, bf16(widest(&ModelConfig::projected_size)), "qkv"},
       {&q, bf16(config.q_size()), "q"},
-      {&attended, bf16(config.q_size()), "attended"},
-      {&gate_up, bf16(2 * experts_of_row * config.ffn_size), "gate_up"},
-      {&gated, bf16(experts_of_row * config.ffn_size), "gated"},
+      {&attended, bf16(widest(&ModelConfig::mixed_size)), "attended"},
+      {&gate_up, bf16(2 * gated_size), "gate_up"},
+      {&gated, bf16(gated_size), "gated"},
       {&logits, first * logit_rows * config.vocab_size * sizeof(float), "logits"},
       {&partial_sums[0], sum_bytes, "parts of sums"},
       {&partial_sums[1], sum_bytes, "parts of sums"},

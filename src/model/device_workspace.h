@@ -47,9 +47,9 @@ class DeviceWorkspace {
   device::DeviceBuffer added;     // [max_rows][hidden]: what the next norm adds to the residual
   device::DeviceBuffer normed;    // [max_rows][hidden]
   device::DeviceBuffer squares;   // [kMaxNormedRows][hidden / 8] fp32: of the residual
-  device::DeviceBuffer qkv;       // [max_rows][qkv_size]
+  device::DeviceBuffer qkv;       // [max_rows][projected_size], of the widest layer
   device::DeviceBuffer q;         // [max_rows][q_size]: rotated
-  device::DeviceBuffer attended;  // [max_rows][q_size]
+  device::DeviceBuffer attended;  // [max_rows][mixed_size], of the widest layer
   device::DeviceBuffer gate_up;   // [max_rows][2 ffn]; of experts [max_rows top_k][2 ffn]
   device::DeviceBuffer gated;     // [max_rows][ffn]; of experts [max_rows top_k][ffn]
   device::DeviceBuffer logits;    // [max_logit_rows][vocab] fp32; of rank 0

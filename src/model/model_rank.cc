@@ -77,6 +77,10 @@ absl::Status CheckRankCount(const ModelConfig& config, uint32_t count) {
         "architecture {}: its latent rows, one for all heads, are not divided among {} ranks",
         config.architecture, count);
   }
+  if (count > 1 && config.traits->short_convs) {
+    return Unimplemented("architecture {}: its convolutions are not divided among {} ranks",
+                         config.architecture, count);
+  }
   const std::pair<std::string_view, uint32_t> sizes[] = {{"heads", config.num_heads},
                                                          {"KV heads", config.num_kv_heads},
                                                          {"ffn size", config.ffn_size}};

@@ -70,8 +70,8 @@ def check_hand_off(model, transport, rows, wanted, kv_bytes_per_token=None, *fla
     assert bits_of(got) == wanted
 
 
-def check_cached_prefix(model, rows, wanted):
-    with Server("--mode", "aggregated", *PATIENT, model=model) as server:
+def check_cached_prefix(model, rows, wanted, *flags):
+    with Server("--mode", "aggregated", *PATIENT, *flags, model=model) as server:
         for fields in rows:  # leaves a prefix of each that ends within a block, or at its end
             ids = fields["prompt_token_ids"]
             complete(server, **{**fields, "prompt_token_ids": ids[: max(1, len(ids) * 2 // 3)]})

@@ -67,6 +67,8 @@ def answers(name, *args):
     [
         "head64_gemma3",
         "head64_qwen3moe",
+        "head64_lfm2",
+        "head64_lfm2moe",
         pytest.param("head64_llama", marks=pytest.mark.long),  # below with each transport
         pytest.param("head64_qwen2", marks=pytest.mark.long),
         pytest.param("head128_qwen3", marks=pytest.mark.long),

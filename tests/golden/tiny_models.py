@@ -723,6 +723,15 @@ def write_convolutions(folder):
         # The second convolution and both layers of attention have experts.
         (TinyModel("lfm2moe", "lfm2moe", Q.BF16, layers=4, heads=4, kv_heads=2, dim=8, ffn=16,
                    rope_base=1e6, convs=(0, 2), experts=6, used=2, dense=1, dense_ffn=48), 2),
+        # Heads of the size that the CUDA kernels take. A convolution takes half of a slice and
+        # attention is the last layer; one and a half, and a convolution is the last layer.
+        (TinyModel("head64_lfm2", "lfm2", Q.BF16, layers=3, hidden=64, heads=1, dim=64, ffn=32,
+                   rope_base=1e6, convs=(0, 1), taps=4), 0),
+        (TinyModel("head64_lfm2_q4_0", "lfm2", Q.Q4_0, layers=3, hidden=192, heads=3, dim=64,
+                   ffn=32, rope_base=1e6, convs=(0, 2)), 0),
+        (TinyModel("head64_lfm2moe", "lfm2moe", Q.Q4_0, layers=3, hidden=128, heads=2, dim=64,
+                   ffn=32, rope_base=1e6, convs=(0, 2), experts=6, used=2, dense=1,
+                   dense_ffn=96), 0),
     ]
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"

@@ -105,7 +105,7 @@ class JoinedStepTest : public ::testing::TestWithParam<std::pair<const char*, Kv
       const size_t size_bytes = size_t{kMaxRows} * width * sizeof(simt::Bf16);
       return *DeviceBuffer::Create(apart_.device.accelerator.get(), size_bytes, "between launches");
     };
-    memory_.gate_up = take(2 * config().ffn_size);
+    memory_.gate_up = take(2 * config().max_ffn_size());
     memory_.added = take(config().hidden_size);
     memory_.normed = take(config().hidden_size);
     between = &memory_;
@@ -118,7 +118,8 @@ class JoinedStepTest : public ::testing::TestWithParam<std::pair<const char*, Kv
   uint64_t NumSaved(uint32_t num_rows) {
     StepKernels kernels = StepKernels::kApart;
     if (num_rows <= cuda::kMaxJoinedRows) kernels = StepKernels::kJoined;
-    const bool takes_norms = !config().traits->experts && !config().traits->post_norms;
+    const ArchitectureTraits& traits = *config().traits;
+    const bool takes_norms = !traits.experts && !traits.post_norms && !traits.short_convs;
     if (num_rows <= cuda::kMaxNormedRows && takes_norms) kernels = StepKernels::kWithNorms;
     return DeviceModel::KernelsAStep(config(), StepKernels::kApart) -
            DeviceModel::KernelsAStep(config(), kernels);
@@ -171,7 +172,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, JoinedStepTest,
                                            std::pair("head64_gemma3", KvDtype::kBf16),
                                            std::pair("head64_qwen2", KvDtype::kBf16),
                                            std::pair("head128_qwen3", KvDtype::kFp8),
-                                           std::pair("head64_qwen3moe", KvDtype::kBf16)),
+                                           std::pair("head64_qwen3moe", KvDtype::kBf16),
+                                           std::pair("head64_lfm2", KvDtype::kBf16),
+                                           std::pair("head64_lfm2moe", KvDtype::kBf16)),
                          [](const auto& info) {
                            return std::string(info.param.first) + "_" +
                                   std::string(KvDtypeName(info.param.second));

@@ -82,14 +82,17 @@ TEST_P(DeviceModelLaunchTest, AStepIsTheStatedNumberOfKernels) {
   };
   const uint32_t kernels = DeviceModel::KernelsAStep(config, StepKernels::kApart);
   const uint32_t joined = DeviceModel::KernelsAStep(
-      config, config.traits->experts ? StepKernels::kJoined : StepKernels::kWithNorms);
+      config, config.traits->experts || config.traits->short_convs ? StepKernels::kJoined
+                                                                   : StepKernels::kWithNorms);
   EXPECT_EQ(launches({{0, 0, all}}), kernels) << "a prompt";
   EXPECT_EQ(launches({{0, 63, all.first(1)}}), joined) << "a decode row";
-  EXPECT_EQ(launches({{0, 64, all.first(1)}, {1, 0, all}}), kernels + config.num_layers);
+  EXPECT_EQ(launches({{0, 64, all.first(1)}, {1, 0, all}}),
+            kernels + config.num_attention_layers());
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceModelLaunchTest,
-                         ::testing::Values("head64_llama", "head64_qwen3moe"),
+                         ::testing::Values("head64_llama", "head64_qwen3moe", "head64_lfm2_q4_0",
+                                           "head64_lfm2moe"),
                          [](const auto& info) { return std::string(info.param); });
 
 class DeviceModelTest : public ::testing::TestWithParam<const char*> {};
@@ -186,7 +189,8 @@ TEST_P(DeviceModelTest, ChoosesTokensAsTheSamplerDoes) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceModelTest,
                          ::testing::Values("head64_llama", "head64_qwen2", "head128_qwen3",
-                                           "head64_gemma3", "head64_qwen3moe"),
+                                           "head64_gemma3", "head64_qwen3moe", "head64_lfm2",
+                                           "head64_lfm2_q4_0", "head64_lfm2moe"),
                          [](const auto& info) { return std::string(info.param); });
 
 // About twice the worst that was found. K and V in fp8 have errors of 2^-4 of an element instead of
@@ -325,13 +329,6 @@ TEST(DeviceModelLoadTest, ExpertWeightsThatDoNotSumToOneAreForTheProcessor) {
   EXPECT_TRUE(cpu.status().ok()) << cpu.status();
 }
 
-TEST(DeviceModelLoadTest, ConvolutionsAreForTheProcessor) {
-  OnDevice on(Tiny("lfm2"));
-  EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(on.fixture.status().message()),
-              HasSubstr("architecture lfm2: device simt has no kernel for its convolutions"));
-}
-
 TEST(DeviceModelLoadTest, LayersThatDifferAreForTheProcessor) {
   OnDevice on(Tiny("gemma4_dense"));
   EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);
@@ -457,7 +454,7 @@ TEST(DeviceModelLoadTest, IsAnotherArithmeticThanTheProcessors) {
 }
 
 TEST(DeviceModelShareTest, AnotherModelOverTheSameWeightsGivesTheSameBits) {
-  for (const char* name : {"head64_llama", "head64_gemma3", "head64_qwen3moe"}) {
+  for (const char* name : {"head64_llama", "head64_gemma3", "head64_qwen3moe", "head64_lfm2"}) {
     OnDevice on(Tiny(name));
     ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
     const auto device = on.device.accelerator->Split();

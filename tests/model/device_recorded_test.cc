@@ -86,7 +86,10 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RecordedStepTest,
                                            std::pair("head64_llama", KvDtype::kFp8),
                                            std::pair("head64_gemma3", KvDtype::kBf16),
                                            std::pair("head64_qwen2", KvDtype::kBf16),
-                                           std::pair("head64_qwen3moe", KvDtype::kBf16)),
+                                           std::pair("head64_qwen3moe", KvDtype::kBf16),
+                                           std::pair("head64_lfm2", KvDtype::kBf16),
+                                           std::pair("head64_lfm2_q4_0", KvDtype::kBf16),
+                                           std::pair("head64_lfm2moe", KvDtype::kBf16)),
                          [](const auto& info) {
                            return std::string(info.param.first) + "_" +
                                   std::string(KvDtypeName(info.param.second));

@@ -125,7 +125,7 @@ TEST_P(FastModelTest, StepsOfUpTo128RowsHaveTheBitsOfOurOwnKernels) {
 
 INSTANTIATE_TEST_SUITE_P(Models, FastModelTest,
                          ::testing::Values("head64_llama", "head64_qwen2", "head128_qwen3",
-                                           "head64_gemma3"),
+                                           "head64_gemma3", "head64_lfm2"),
                          [](const auto& info) { return std::string(info.param); });
 
 // A model in fast mode, and one without, of the same file.

@@ -175,12 +175,21 @@ TEST(PlanReportTest, ModelsThatDevicesDoNotComputeAreRefusedByName) {
   EXPECT_THAT(refusal("tiny_qwen35.gguf"),
               HasSubstr("architecture qwen35: device cuda has no kernel for its gated delta nets; "
                         "use --device cpu"));
-  EXPECT_THAT(refusal("tiny_lfm2.gguf"), HasSubstr("no kernel for its convolutions"));
   EXPECT_THAT(refusal("tiny_deepseek2.gguf"), HasSubstr("no kernel for its latent rows"));
   EXPECT_THAT(refusal("tiny_gptoss.gguf"), HasSubstr("no attention sinks"));
   EXPECT_THAT(refusal("tiny_gemma4.gguf"), HasSubstr("no kernels for layers of different heads"));
   EXPECT_THAT(refusal("tiny_nemotron_h.gguf"), HasSubstr("no kernel for its layers of Mamba-2"));
-  EXPECT_THAT(refusal("tiny_bf16.gguf"), HasSubstr("take 64, 128 and 256; use --device cpu"));
+  for (const char* name : {"tiny_bf16.gguf", "tiny_lfm2.gguf"}) {
+    EXPECT_THAT(refusal(name), HasSubstr("take 64, 128 and 256; use --device cpu"));
+  }
+}
+
+// Its convolutions' inputs cross as K and V do: two slices of 128 elements, and K and V of a layer.
+TEST(PlanReportTest, ConvolutionsOnADeviceCrossAsTheyAreStored) {
+  const auto report = MakePlan(GoldenModel("tiny_head64_lfm2.gguf"), H200(), {1, 64, 33}, kLoose);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->best.input.kv_bytes_per_token, 3u * 128 * 2);
+  EXPECT_EQ(report->best.input.memory.state_blocks, 0u);
 }
 
 // K and V cross in whole blocks of 16 tokens, of layers with a window too.

@@ -151,6 +151,7 @@ EXPECTED = {
     },
     **{f"Embed{kind}Kernel": unpacking for kind, unpacking in PACKED.items()},
     "RouteKernel": (r"SHFL\.BFLY", r"FSETP.*"),
+    "RouteScoredKernel": (r"SHFL\.BFLY", r"FSETP.*"),
     "SortPairsKernel": (r"SHFL\.BFLY", r"ATOMG\.E\.ADD\.STRONG\.GPU"),
     "AllReduceKernel": (*MEETING, r"LDG\.E.*\.128", r"STG\.E\.128", r"F2FP\.BF16.*"),
     "GatherColumnsKernel": MEETING,
@@ -173,6 +174,12 @@ EXPECTED = {
         r"FFMA",
         r"F2FP\.BF16\.F32\.PACK_AB",
         r"SHFL\.BFLY",
+    ),
+    "ShortConvKernel": (
+        r"LDG\.E\.128",
+        r"STG\.E\.128",
+        r"FFMA",
+        r"F2FP\.BF16\.F32\.PACK_AB",
     ),
     "RopeAppendFp8Kernel": (r"LDG\.E\.64", r"FFMA", r"F2FP.*E4M3.*", r"SHFL\.BFLY"),
 }

@@ -123,8 +123,47 @@ absl::Status CheckOrder(const ExpertsCase& c, const ExpertsInput& input, Experts
   return ExpectSameBits("tiles", got.tiles, host.tiles);
 }
 
+// Route by scores has the bits of its reference too.
+absl::Status CheckScores(const DeviceBody& body, const ExpertsCase& c, const ExpertsInput& input) {
+  std::vector<float> biases;
+  for (const Bf16 value : RandomBf16(c.num_experts, 34)) {
+    biases.push_back(FloatFromBf16(value.bits) * 0.25f);
+  }
+  DeviceArray<float> logits(body, input.logits);
+  DeviceArray<float> bias(body, biases);
+  DeviceArray<uint32_t> experts(body, c.num_pairs());
+  DeviceArray<float> weights(body, c.num_pairs());
+  for (const absl::Status& status :
+       {logits.status(), bias.status(), experts.status(), weights.status()}) {
+    BATON_RETURN_IF_ERROR(status);
+  }
+  cuda::RouteParams params = {
+      logits.data(),
+      experts.data(),
+      weights.data(),
+      c.rows,
+      c.num_experts,
+      c.top_k,
+      {.bias = bias.data(), .sum_to_one = true, .least_sum = 1e-6f, .scale = 1.5f}};
+  BATON_RETURN_IF_ERROR(body.kernels().route(params, nullptr));
+  const std::vector<uint32_t> got_experts = experts.Values();
+  BATON_RETURN_IF_ERROR(experts.status());
+  const std::vector<float> got_weights = weights.Values();
+  BATON_RETURN_IF_ERROR(weights.status());
+  std::vector<uint32_t> host_experts(c.num_pairs());
+  std::vector<float> host_weights(c.num_pairs());
+  params.logits = input.logits.data();
+  params.experts = host_experts.data();
+  params.weights = host_weights.data();
+  params.scores.bias = biases.data();
+  cuda::ReferenceRoute(params);
+  BATON_RETURN_IF_ERROR(ExpectSameBits("experts by scores", got_experts, host_experts));
+  return ExpectSameBits("weights by scores", got_weights, host_weights);
+}
+
 absl::Status CheckCase(const StageInput& stage, const ExpertsCase& c) {
   const ExpertsInput input(c);
+  BATON_RETURN_IF_ERROR(CheckScores(stage.body, c, input));
   BATON_ASSIGN_OR_RETURN(ExpertsResult got, RunExperts(stage.body, c, input));
   BATON_RETURN_IF_ERROR(CheckOrder(c, input, got));
   std::vector<Bf16> bits(got.y.size());

@@ -477,7 +477,7 @@ class GpuCheckScript(StageCase):
             for name in ("qkv", "o", "gate_up", "down")
         }
         rows = {"rms_norm", "silu_mul", "gelu_mul", "embed", "sample", "sample greedy"}
-        rows |= {"rope_append", "rope_append fp8"}
+        rows |= {"rope_append", "rope_append fp8", "short_conv"}
         experts = {"route", "sort_pairs", "grouped_gemm", "combine"}
         packed = {
             f"{work} {kind} {name}"

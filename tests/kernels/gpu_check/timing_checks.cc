@@ -265,12 +265,13 @@ class RowTiming {
             size_t{4} * num_blocks_ * kShapeBlockSize * shape_.num_kv_heads * shape_.head_dim,
             1.0f),
         cos_sin_(input.body, std::vector<float>(size_t{rows} * shape_.head_dim, 0.5f)),
+        taps_(input.body, std::vector<float>(size_t{kNumTaps} * NumChannels(), 0.25f)),
         ids_(input.body, Ascending(rows)),
         zeros_(input.body, std::vector<uint32_t>(rows)),
         lists_(input.body, Ascending(num_blocks_)) {
     for (const absl::Status& status :
          {in_.status(), residual_.status(), out_.status(), kv_.status(), cos_sin_.status(),
-          ids_.status(), zeros_.status(), lists_.status()}) {
+          taps_.status(), ids_.status(), zeros_.status(), lists_.status()}) {
       if (status_.ok()) status_ = status;
     }
   }
@@ -300,9 +301,11 @@ class RowTiming {
       return kernels.rope_append(RopeParams(cuda::KvElement::kBf16), stream);
     }));
     const double fp8_bytes = 4.0 * shape_.QkvSize() - 2.0 * shape_.num_kv_heads * shape_.head_dim;
-    return Add("rope_append fp8", fp8_bytes, report, [&](void* stream) {
+    BATON_RETURN_IF_ERROR(Add("rope_append fp8", fp8_bytes, report, [&](void* stream) {
       return kernels.rope_append(RopeParams(cuda::KvElement::kFp8), stream);
-    });
+    }));
+    return Add("short_conv", 10.0 * NumChannels(), report,
+               [&](void* stream) { return kernels.short_conv(ConvParams(), stream); });
   }
 
  private:
@@ -347,6 +350,27 @@ class RowTiming {
             .interleaved = true};
   }
 
+  // A convolution as wide as K and V of one layer, of three taps as LFM2 has them.
+  static constexpr uint32_t kNumTaps = 3;
+  uint32_t NumChannels() const { return 2 * shape_.num_kv_heads * shape_.head_dim; }
+  cuda::ShortConvParams ConvParams() {
+    const uint32_t channels = NumChannels();
+    return {.bcx = Data(in_),
+            .taps = taps_.data(),
+            .positions = ids_.data(),
+            .sequences = zeros_.data(),
+            .block_lists = lists_.data(),
+            .out = Data(out_),
+            .kv = {.base = kv_.Piece(0, 0),
+                   .block_stride_bytes = size_t{kShapeBlockSize} * channels * sizeof(Bf16),
+                   .row_elements = channels,
+                   .block_size = kShapeBlockSize},
+            .num_rows = rows_,
+            .channels = channels,
+            .num_taps = kNumTaps,
+            .max_blocks = num_blocks_};
+  }
+
   const StageInput& input_;
   const ModelShape& shape_;
   uint32_t rows_;
@@ -356,6 +380,7 @@ class RowTiming {
   uint32_t num_blocks_;
   RandomMemory kv_;
   DeviceArray<float> cos_sin_;
+  DeviceArray<float> taps_;
   DeviceArray<uint32_t> ids_;
   DeviceArray<uint32_t> zeros_;
   DeviceArray<uint32_t> lists_;

@@ -2,7 +2,9 @@
 // the reference, whatever the rows choose, and everything is written.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "kernels/simt/arena.h"
 #include "kernels/simt/run_options.h"
 #include "src/device/thread_pool.h"
+#include "src/model/expert_choice.h"
 #include "tests/kernels/simt/device_values.h"
 #include "tests/kernels/simt/mutation.h"
 #include "tests/kernels/simt/other_gpus.h"
@@ -87,28 +90,53 @@ struct Routed {
   std::vector<float> weights;
 };
 
-std::string RunRoute(const Choice& c, const std::vector<float>& logits, Routed& out) {
+std::string RunRoute(const Choice& c, const std::vector<float>& logits, RouteScores scores,
+                     Routed& out) {
   SimBuffer in = OnDevice(logits, "logits");
+  SimBuffer bias(c.num_experts * sizeof(float), "bias");
+  if (scores.bias != nullptr) {
+    std::memcpy(bias.data(), scores.bias, bias.size());
+    scores.bias = bias.as<float>();
+  }
   SimBuffer experts(c.num_pairs() * sizeof(uint32_t), "experts");
   SimBuffer weights(c.num_pairs() * sizeof(float), "weights");
-  const absl::Status status = Table().route(
-      {in.as<float>(), experts.as<uint32_t>(), weights.as<float>(), c.rows, c.num_experts, c.top_k},
-      nullptr);
+  const absl::Status status =
+      Table().route({in.as<float>(), experts.as<uint32_t>(), weights.as<float>(), c.rows,
+                     c.num_experts, c.top_k, scores},
+                    nullptr);
   if (!status.ok()) return std::string(status.message());
   out = {FromDevice<uint32_t>(experts), FromDevice<float>(weights)};
   return "";
 }
 
 // The first difference from what the kernel promises, or "".
-std::string CheckRoute(const Choice& c, Logits kind) {
+std::string CheckRoute(const Choice& c, Logits kind, const RouteScores& scores = {}) {
   const std::vector<float> logits = RandomLogits(c, kind, 1);
   Routed expected = {std::vector<uint32_t>(c.num_pairs()), std::vector<float>(c.num_pairs())};
   ReferenceRoute({logits.data(), expected.experts.data(), expected.weights.data(), c.rows,
-                  c.num_experts, c.top_k});
+                  c.num_experts, c.top_k, scores});
   Routed got;
-  if (std::string fault = RunRoute(c, logits, got); !fault.empty()) return fault;
+  if (std::string fault = RunRoute(c, logits, scores, got); !fault.empty()) return fault;
   if (got.experts != expected.experts) return Name(c) + ": other experts";
   return SameWeights(got.weights, expected.weights) ? "" : Name(c) + ": other weights";
+}
+
+// Biases by which other experts are chosen than by logits; some are equal.
+std::vector<float> RandomBiases(uint32_t num_experts) {
+  TestRandom random(3);
+  std::vector<float> biases(num_experts);
+  for (float& bias : biases) bias = static_cast<float>(random.Below(9)) / 4.0f - 1.0f;
+  return biases;
+}
+
+// The first difference of scores that choose, in every form of the rule.
+std::string CheckScores(const Choice& c, Logits kind) {
+  const std::vector<float> biases = RandomBiases(c.num_experts);
+  for (const bool sum_to_one : {false, true}) {
+    const RouteScores scores = {biases.data(), sum_to_one, 1e-6f, sum_to_one ? 1.0f : 2.5f};
+    if (std::string fault = CheckRoute(c, kind, scores); !fault.empty()) return fault + ", scored";
+  }
+  return "";
 }
 
 // ---- SortPairs.
@@ -284,6 +312,7 @@ TEST_P(EveryOrder, RouteHasTheBitsOfTheReference) {
                           Choice{3, 128, 8}, Choice{2, 67, 64}}) {
     for (const Logits kind : {Logits::kRandom, Logits::kTies, Logits::kOneBad}) {
       EXPECT_EQ(CheckRoute(c, kind), "");
+      EXPECT_EQ(CheckScores(c, kind), "");
     }
   }
 }
@@ -324,13 +353,40 @@ TEST(Experts, RouteHasTheBitsOfTheProcessors) {
     ReferenceOps().route(pool, {logits.data(), c.rows, c.num_experts, c.top_k,
                                 expected.experts.data(), expected.weights.data()});
     Routed got;
-    ASSERT_EQ(RunRoute(c, logits, got), "");
+    ASSERT_EQ(RunRoute(c, logits, {}, got), "");
     EXPECT_EQ(got.experts, expected.experts);
     EXPECT_TRUE(SameWeights(got.weights, expected.weights));
   }
 }
 
+TEST(Experts, ScoresChooseAsTheProcessorDoes) {
+  const Choice c = {64, 32, 4};
+  const std::vector<float> biases = RandomBiases(c.num_experts);
+  for (const Logits kind : {Logits::kRandom, Logits::kTies}) {
+    for (const bool sum_to_one : {false, true}) {
+      const model::ExpertRule rule = {.score = model::ExpertScore::kSigmoid,
+                                      .sum_to_one = sum_to_one,
+                                      .scale = 1.5f,
+                                      .least_sum = 1e-6f};
+      const std::vector<float> logits = RandomLogits(c, kind, 7);
+      Routed expected = {std::vector<uint32_t>(c.num_pairs()), std::vector<float>(c.num_pairs())};
+      for (uint32_t row = 0; row < c.rows; ++row) {
+        model::ChooseExperts(
+            rule, std::span(logits).subspan(size_t{row} * c.num_experts, c.num_experts), biases,
+            {std::span(expected.experts).subspan(size_t{row} * c.top_k, c.top_k),
+             std::span(expected.weights).subspan(size_t{row} * c.top_k, c.top_k)});
+      }
+      Routed got;
+      ASSERT_EQ(RunRoute(c, logits, {biases.data(), sum_to_one, rule.least_sum, rule.scale}, got),
+                "");
+      EXPECT_EQ(got.experts, expected.experts);
+      EXPECT_TRUE(SameWeights(got.weights, expected.weights));
+    }
+  }
+}
+
 TEST(Experts, LargestShapes) {
+  EXPECT_EQ(CheckScores({3, 1024, 64}, Logits::kTies), "");
   EXPECT_EQ(CheckRoute({3, 1024, 64}, Logits::kTies), "");
   // More experts than a cta has threads, in parts of two and unequal ones.
   EXPECT_EQ(CheckSortPairs({67, 131, 3}, kExpertFewRows), "");
@@ -417,6 +473,8 @@ TEST(Experts, MutantsAreNoticed) {
   const simt_test::Suite suite = [] {
     return CheckRoute({5, 67, 4}, Logits::kTies).empty() &&
            CheckRoute({5, 40, 2}, Logits::kOneBad).empty() &&
+           CheckScores({5, 40, 2}, Logits::kOneBad).empty() &&
+           CheckScores({5, 67, 35}, Logits::kTies).empty() &&
            CheckSortPairs({67, 5, 2}, kExpertFewRows).empty() &&
            CheckGroupedGemm({{5, 3, 2}, 66, 264, kExpertFewRows}).empty() &&
            CheckGroupedGemm({{5, 2, 1}, 66, 264, kExpertManyRows}).empty() &&

@@ -1,0 +1,191 @@
+// Models with short convolutions on an accelerator, here the runner: their inputs lie in the
+// blocks, so blocks alone are what a sequence goes on from, whoever computed them and in which
+// steps.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "src/model/device_shape.h"
+#include "tests/model/on_device.h"
+#include "tests/test_seed.h"
+
+namespace baton::model {
+
+using kv::KvDtype;
+using kv::KvLayout;
+
+namespace {
+
+using ::testing::HasSubstr;
+
+class DeviceConvTest : public ::testing::TestWithParam<const char*> {};
+
+// The bytes of a sequence's blocks, copied as a hand-off copies them.
+void CopyBlocks(ModelFixture& from, ModelFixture& to, uint32_t sequence, uint32_t num_tokens) {
+  const KvLayout& layout = *from.view().layout;
+  const auto source = from.Blocks(sequence, num_tokens);
+  const auto dest = to.Blocks(sequence, num_tokens);
+  for (size_t i = 0; i < layout.BlocksFor(num_tokens); ++i) {
+    std::memcpy(to.view().base + dest[i] * layout.BlockStride(),
+                from.view().base + source[i] * layout.BlockStride(), layout.BlockBytes());
+  }
+}
+
+// A prompt of any length in odd chunks, handed over as blocks, then decoded elsewhere: the bits of
+// one device that computes it whole. The other device resumes from there too.
+TEST_P(DeviceConvTest, BlocksAloneAreWhatASequenceGoesOnFrom) {
+  const std::vector<TokenId> tokens = RandomTokens(90, TestSeed());
+  const std::span<const TokenId> all(tokens);
+  for (const uint32_t prompt : {1u, 3u, 16u, 17u, 70u}) {
+    OnDevice whole(Tiny(GetParam()), 16);
+    OnDevice p(Tiny(GetParam()), 16);
+    OnDevice d(Tiny(GetParam()), 16);
+    ASSERT_TRUE(p.fixture.status().ok()) << p.fixture.status();
+    const auto expected = whole.fixture.Run({{0, 0, all.first(prompt + 6)}}, /*all_rows=*/true);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    uint32_t size = 1;
+    for (uint32_t begin = 0; begin < prompt; begin += size, size = 2 * size + 1) {
+      size = std::min(size, prompt - begin);
+      ASSERT_TRUE(p.fixture.Run({{0, begin, all.subspan(begin, size)}}).ok());
+    }
+    CopyBlocks(p.fixture, d.fixture, 0, prompt);
+    for (uint32_t i = prompt; i < prompt + 6; ++i) {
+      const auto got = d.fixture.Run({{0, i, all.subspan(i, 1)}});
+      ASSERT_TRUE(got.ok()) << got.status();
+      EXPECT_TRUE(std::equal(got->begin(), got->end(), expected->begin() + i * got->size()))
+          << "prompt " << prompt << " position " << i;
+    }
+    EXPECT_EQ(d.fixture.KvBytes(0, prompt + 6), whole.fixture.KvBytes(0, prompt + 6)) << prompt;
+  }
+}
+
+// Records each slice, and the blocks as they are when it is announced.
+class SliceHook : public LayerHook {
+ public:
+  explicit SliceHook(ModelFixture& fixture) : fixture_(fixture) {}
+  void OnLayerStored(uint32_t layer) override {
+    layers.push_back(layer);
+    kv.push_back(fixture_.KvBytes(0, 20));
+  }
+  std::vector<uint32_t> layers;
+  std::vector<std::vector<std::byte>> kv;
+
+ private:
+  ModelFixture& fixture_;
+};
+
+TEST_P(DeviceConvTest, EachSliceIsAnnouncedOnceWhenItIsFinal) {
+  OnDevice on(Tiny(GetParam()), 16);
+  ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
+  SliceHook hook(on.fixture);
+  ASSERT_TRUE(on.fixture.Run({{0, 0, RandomTokens(20, 3)}}, false, &hook).ok());
+  const KvLayout& layout = on.fixture.model().layout();
+  EXPECT_EQ(layout.num_layers, on.fixture.model().config().num_slices());
+  std::vector<uint32_t> expected(layout.num_layers);
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(hook.layers, expected);
+  const std::vector<std::byte> after = on.fixture.KvBytes(0, 20);
+  for (uint32_t slice = 0; slice < hook.kv.size(); ++slice) {
+    for (size_t block = 0; block < after.size(); block += layout.BlockBytes()) {
+      const auto begin = static_cast<std::ptrdiff_t>(block + slice * layout.SliceBytes());
+      const auto size = static_cast<std::ptrdiff_t>(layout.SliceBytes());
+      EXPECT_TRUE(std::equal(after.begin() + begin, after.begin() + begin + size,
+                             hook.kv[slice].begin() + begin))
+          << slice;
+    }
+  }
+}
+
+// A NaN in one sequence's state is that sequence's alone.
+TEST_P(DeviceConvTest, AStateThatIsNoNumberHarmsNobodyElse) {
+  const std::vector<TokenId> tokens = RandomTokens(40, TestSeed());
+  const std::span<const TokenId> all(tokens);
+  OnDevice on(Tiny(GetParam()), 16);
+  ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
+  for (const uint32_t sequence : {0u, 1u}) {
+    ASSERT_TRUE(on.fixture.Run({{sequence, 0, all.first(20)}}).ok());
+  }
+  const auto expected = on.fixture.Run({{1, 20, all.subspan(20, 5)}});
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  const KvLayout& layout = on.fixture.model().layout();
+  std::byte* const block =
+      on.fixture.view().base + on.fixture.Blocks(0, 20)[1] * layout.BlockStride();
+  std::memset(block, 0xFF, layout.BlockBytes());  // each bf16 a NaN
+  const auto both = on.fixture.Run({{0, 20, all.subspan(20, 1)}, {1, 20, all.subspan(20, 5)}});
+  ASSERT_TRUE(both.ok()) << both.status();
+  const size_t vocab = on.fixture.vocab();
+  EXPECT_TRUE(std::isnan((*both)[0]));
+  EXPECT_TRUE(std::equal(expected->begin(), expected->end(),
+                         both->begin() + static_cast<std::ptrdiff_t>(vocab)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, DeviceConvTest,
+                         ::testing::Values("head64_lfm2", "head64_lfm2_q4_0", "head64_lfm2moe"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// Long steps unpack the matrices of convolutions too.
+TEST(DeviceConvWeightsTest, PackedAndInBf16TheyGiveTheSameBits) {
+  WeightsOnDevice packed(Tiny("head64_lfm2_q4_0"), /*keeps_packed=*/true);
+  WeightsOnDevice in_bf16(Tiny("head64_lfm2_q4_0"), /*keeps_packed=*/false);
+  ASSERT_TRUE(packed.fixture.status().ok()) << packed.fixture.status();
+  ASSERT_TRUE(in_bf16.fixture.status().ok()) << in_bf16.fixture.status();
+  EXPECT_GT(packed.model().packed_bytes(), 0u);
+  EXPECT_EQ(in_bf16.model().packed_bytes(), 0u);
+  EXPECT_LT(packed.model().weight_bytes(), in_bf16.model().weight_bytes());
+  const std::vector<TokenId> tokens = RandomTokens(140, TestSeed());
+  const std::span<const TokenId> all(tokens);
+  const std::vector<std::vector<Chunk>> steps = {
+      {{0, 0, all.first(130)}}, {{0, 130, all.subspan(130, 1)}}, {{0, 131, all.subspan(131, 9)}}};
+  for (const std::vector<Chunk>& step : steps) {
+    const auto one = packed.fixture.Run(step);
+    const auto other = in_bf16.fixture.Run(step);
+    ASSERT_TRUE(one.ok() && other.ok()) << one.status() << other.status();
+    EXPECT_EQ(*one, *other);
+  }
+  EXPECT_EQ(packed.fixture.KvBytes(0, 140), in_bf16.fixture.KvBytes(0, 140));
+}
+
+TEST(DeviceConvLoadTest, WhatADeviceDoesNotServeIsNamed) {
+  const auto refusal = [](const std::string& name, KvDtype dtype, uint32_t num_ranks) {
+    OnDevice on(Tiny(name), 64, 96, dtype, num_ranks);
+    EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);
+    return std::string(on.fixture.status().message());
+  };
+  EXPECT_THAT(refusal("head64_lfm2", KvDtype::kFp8, 1),
+              HasSubstr("--kv-dtype fp8: architecture lfm2 keeps more than K and V of one shape"));
+  EXPECT_THAT(refusal("head64_lfm2", KvDtype::kBf16, 2),
+              HasSubstr("--tensor-parallel 2: architecture lfm2: its convolutions are not divided "
+                        "among 2 ranks"));
+  EXPECT_THAT(refusal("lfm2", KvDtype::kBf16, 1), HasSubstr("head size 8"));
+}
+
+TEST(DeviceConvLoadTest, ARuleOfExpertsThatNoKernelHasIsNamed) {
+  const auto file = GgufFile::Open(Tiny("head64_lfm2moe"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto config = ReadModelConfig(**file);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(CheckDeviceShape(*config, "simt").ok());
+  ModelConfig softmax = *config;
+  softmax.expert_rule.score = ExpertScore::kSoftmax;
+  ModelConfig grouped = *config;
+  grouped.expert_rule.num_groups = 2;
+  for (const ModelConfig& other : {softmax, grouped}) {
+    EXPECT_THAT(
+        std::string(CheckDeviceShape(other, "simt").message()),
+        HasSubstr("architecture lfm2moe: device simt has no kernel for its choice of experts"));
+  }
+  ModelConfig dense = *config;
+  dense.dense_ffn_size = 100;
+  EXPECT_THAT(std::string(CheckDeviceShape(dense, "simt").message()), HasSubstr("ffn size 100"));
+}
+
+}  // namespace
+}  // namespace baton::model
