@@ -141,6 +141,25 @@ TEST(HfFp8Test, RefusesScalesThatAreMissingOrOfAnotherShape) {
   });
 }
 
+// MXFP8: a byte for each 32 of a row.
+TEST(HfFp8Test, RefusesPowersOfTwoOfAnotherShapeOrOutOfRange) {
+  const auto bytes = [](const char* dtype, std::vector<uint64_t> shape, char code = 120) {
+    return [dtype, shape, code](Fp8Model& m) {
+      m.fp8[kQScale] = {dtype, shape, std::string(shape[0] * shape[1], code)};
+    };
+  };
+  for (const char* dtype : {"U8", "F8_E8M0"}) {
+    const std::string of_16 = fmt::format("{} of shape [192, 10]", dtype);
+    ExpectRefusals({
+        {E::kBadScale, {kQScale, of_16, "[192, 160 / 32]"}, "mx", bytes(dtype, {192, 10})},
+        {E::kBadScale, {kQScale, "[191, 5]"}, "mx", bytes(dtype, {191, 5})},
+        {E::kBadScale, {kQScale, "[5, 192]"}, "mx", bytes(dtype, {5, 192})},
+        {E::kBadScale, {kQScale, "element 0 is nan"}, "mx", bytes(dtype, {192, 5}, '\xFF')},
+        {E::kBadScale, {kQScale, "element 0 is 256"}, "mx", bytes(dtype, {192, 5}, '\x87')},
+    });
+  }
+}
+
 TEST(HfFp8Test, RefusesScalesThatAreNoPositiveNumbers) {
   std::vector<Refusal> cases;
   for (const float value : {0.0f, -0.0f, -0.5f, std::numeric_limits<float>::infinity(),
