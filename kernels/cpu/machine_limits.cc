@@ -22,9 +22,10 @@ constexpr size_t kCachedBytes = size_t{4} * 1024 * 1024;
 // The best of many short runs, in units of work per second: interference only ever slows a run
 // down.
 template <typename Body>
-double BestRate(double work, int repeats, const Body& body) {
+double BestRate(double work, const LimitEffort& effort, const Body& body) {
   double best = 0;
-  for (int i = 0; i < repeats; ++i) {
+  for (int i = 0; i < effort.repeats; ++i) {
+    if (effort.stops != nullptr && effort.stops->load(std::memory_order_relaxed)) break;
     const int64_t start_us = SystemClock().NowUs();
     body(i);
     const int64_t us = std::max<int64_t>(1, SystemClock().NowUs() - start_us);
@@ -53,14 +54,15 @@ uint64_t SumStreams(const std::byte* begin, size_t bytes, size_t streams) {
 
 // Sums pieces of `piece_bytes` of the buffer, as one stream a thread and as four; the better one
 // counts. A Zen 3 core reads 15 GB/s in one stream and 28 in four, a Zen 5 core 45 and 33.
-double ReadRate(ThreadPool& pool, size_t piece_bytes, size_t buffer_bytes, int repeats) {
+double ReadRate(ThreadPool& pool, size_t piece_bytes, size_t buffer_bytes,
+                const LimitEffort& effort) {
   AlignedBuffer buffer = AlignedBuffer::AllocateOrDie(buffer_bytes);
   std::memset(buffer.data(), 1, buffer_bytes);
   std::atomic<uint64_t> sink{0};
   constexpr uint32_t kTasks = 64;
   double best = 0;
   for (const size_t streams : {1, 4}) {
-    const double rate = BestRate(static_cast<double>(piece_bytes), repeats, [&](int repeat) {
+    const double rate = BestRate(static_cast<double>(piece_bytes), effort, [&](int repeat) {
       const std::byte* piece = buffer.data() + repeat * piece_bytes % buffer_bytes;
       pool.Run(kTasks, [&](uint32_t task, uint32_t) {
         const size_t task_bytes = piece_bytes / kTasks;
@@ -72,11 +74,11 @@ double ReadRate(ThreadPool& pool, size_t piece_bytes, size_t buffer_bytes, int r
   return best;
 }
 
-double PeakRate(ThreadPool& pool, const PeakLoop& loop, int repeats) {
+double PeakRate(ThreadPool& pool, const PeakLoop& loop, const LimitEffort& effort) {
   constexpr uint64_t kRounds = 100'000;
   std::atomic<int> sink{0};
   const uint32_t threads = pool.num_threads();
-  return BestRate(loop.ops_per_round * kRounds * threads, repeats, [&](int) {
+  return BestRate(loop.ops_per_round * kRounds * threads, effort, [&](int) {
     pool.Run(threads, [&](uint32_t, uint32_t) { sink += static_cast<int>(loop.run(kRounds)); });
   });
 }
@@ -108,10 +110,9 @@ MachineLimits MeasureLimits(ThreadPool& pool, Isa isa, const LimitEffort& effort
     int16 = Avx512Int16Loop();
   }
 #endif
-  const int n = effort.repeats;
-  return {ReadRate(pool, kPieceBytes, effort.read_bytes, n) * 1e-9,
-          ReadRate(pool, kCachedBytes, kCachedBytes, n) * 1e-9, PeakRate(pool, fp32, n) * 1e-9,
-          PeakRate(pool, int16, n) * 1e-9};
+  return {ReadRate(pool, kPieceBytes, effort.read_bytes, effort) * 1e-9,
+          ReadRate(pool, kCachedBytes, kCachedBytes, effort) * 1e-9,
+          PeakRate(pool, fp32, effort) * 1e-9, PeakRate(pool, int16, effort) * 1e-9};
 }
 
 }  // namespace baton::kernels

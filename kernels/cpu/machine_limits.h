@@ -3,6 +3,7 @@
 #ifndef BATON_KERNELS_CPU_MACHINE_LIMITS_H_
 #define BATON_KERNELS_CPU_MACHINE_LIMITS_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -22,6 +23,8 @@ struct MachineLimits {
 struct LimitEffort {
   size_t read_bytes;  // of the buffer that is read; memory it needs meanwhile
   int repeats;        // of each short run, of which the best counts
+  // Set by another thread: no run begins any more, and the rates are of the runs so far. Null: all.
+  const std::atomic<bool>* stops = nullptr;
 };
 inline constexpr LimitEffort kThoroughLimits{size_t{256} << 20, 64};  // about 1.3 seconds
 inline constexpr LimitEffort kQuickLimits{size_t{64} << 20, 12};      // about 70 ms

@@ -15,14 +15,14 @@ LateWork::LateWork(std::vector<Task> tasks) : tasks_(std::move(tasks)) {
 }
 
 LateWork::~LateWork() {
-  stop_.store(true, std::memory_order_relaxed);
+  stops_.store(true, std::memory_order_relaxed);
   thread_.Join();
 }
 
 void LateWork::Run() {
   LowerThisThread(kLateNice);
   for (const Task& task : tasks_) {
-    while (!stop_.load(std::memory_order_relaxed) && task()) {
+    while (!stops_.load(std::memory_order_relaxed) && task(stops_)) {
     }
   }
 }

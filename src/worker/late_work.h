@@ -16,9 +16,9 @@ namespace baton::worker {
 // See the file comment.
 class LateWork {
  public:
-  // Called until it returns false: there is nothing left to do. A call is short, since the end of
-  // the worker waits for it.
-  using Task = std::function<bool()>;
+  // Called until it returns false: there is nothing left to do. The end of the worker waits for a
+  // call, so that it is short, or returns soon once `stops` is true.
+  using Task = std::function<bool(const std::atomic<bool>& stops)>;
 
   explicit LateWork(std::vector<Task> tasks);
   // Waits for the call that runs; the rest is left.
@@ -30,7 +30,7 @@ class LateWork {
   void Run();
 
   const std::vector<Task> tasks_;
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> stops_{false};
   Thread thread_;
 };
 

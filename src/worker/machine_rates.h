@@ -2,6 +2,7 @@
 #ifndef BATON_WORKER_MACHINE_RATES_H_
 #define BATON_WORKER_MACHINE_RATES_H_
 
+#include <atomic>
 #include <cstdint>
 
 #include "src/model/forward_model.h"
@@ -16,8 +17,9 @@ struct MachineRates {
 
 // Measures them for a model on the processor: about 70 ms on `num_threads` threads of its own, as
 // those of the model's pool may be in a step. Other load on the machine lowers what it finds. A
-// model on a device has none.
-MachineRates MeasureRates(const model::LoadedModel& model, uint32_t num_threads);
+// model on a device has none. Returns soon once `stops` is true.
+MachineRates MeasureRates(const model::LoadedModel& model, uint32_t num_threads,
+                          const std::atomic<bool>& stops);
 
 }  // namespace baton::worker
 

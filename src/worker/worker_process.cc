@@ -383,12 +383,12 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   BATON_RETURN_IF_ERROR(p.engine->Start());
   BATON_RETURN_IF_ERROR(p.StartServer());
   p.late_work = std::make_unique<LateWork>(std::vector<LateWork::Task>{
-      [&p] { return p.kv->FillNext(); },
-      [&p] {
-        p.admin->SetRates(MeasureRates(*p.model.loaded, p.model.pool->num_threads()));
+      [&p](const auto&) { return p.kv->FillNext(); },
+      [&p](const std::atomic<bool>& stops) {
+        p.admin->SetRates(MeasureRates(*p.model.loaded, p.model.pool->num_threads(), stops));
         return false;
       },
-      [&p] {
+      [&p](const auto&) {
         if (p.colocation.first == nullptr) p.CheckTokenizer();  // both have the same one
         return false;
       }});

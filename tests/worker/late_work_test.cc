@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <string>
@@ -41,11 +42,11 @@ class Diary {
 TEST(LateWorkTest, DoesOneTaskAfterAnotherUntilEachIsDone) {
   Diary diary;
   int num_left = 3;
-  const LateWork work({[&] {
+  const LateWork work({[&](const auto&) {
                          diary.Write("fill");
                          return --num_left > 0;
                        },
-                       [&] {
+                       [&](const auto&) {
                          diary.Write("measure");
                          return false;
                        }});
@@ -55,17 +56,31 @@ TEST(LateWorkTest, DoesOneTaskAfterAnotherUntilEachIsDone) {
 TEST(LateWorkTest, ItsEndWaitsForOneCallOnly) {
   Diary diary;
   {
-    const LateWork work({[&] {
+    const LateWork work({[&](const auto&) {
                            diary.Write("fill");
                            return true;
                          },
-                         [&] {
+                         [&](const auto&) {
                            diary.Write("measure");
                            return false;
                          }});
     diary.WaitFor(2);
   }
   for (const std::string& word : diary.WaitFor(2)) EXPECT_EQ(word, "fill");
+}
+
+TEST(LateWorkTest, ALongCallHearsOfTheEnd) {
+  Diary diary;
+  {
+    const LateWork work({[&](const std::atomic<bool>& stops) {
+      diary.Write("measure");
+      while (!stops) std::this_thread::yield();
+      diary.Write("stopped");
+      return true;
+    }});
+    diary.WaitFor(1);
+  }
+  EXPECT_EQ(diary.WaitFor(2), (std::vector<std::string>{"measure", "stopped"}));
 }
 
 int OwnNice() { return getpriority(PRIO_PROCESS, static_cast<id_t>(gettid())); }
@@ -78,7 +93,7 @@ TEST(LateWorkTest, StepsComeFirst) {
       constexpr int kLowest = 19;
       const int above = std::min(OwnNice() + 1, kLowest);
       Diary diary;
-      const LateWork work({[&] {
+      const LateWork work({[&](const auto&) {
         diary.Write(std::to_string(OwnNice()));
         return false;
       }});

@@ -91,7 +91,7 @@ TEST_F(WorkerGroupTest, AllAreToldBeforeOneLeaves) {
   const int64_t start_us = SystemClock().NowUs();
   EXPECT_TRUE((*group)->Drain(&stop_now).ok());
   (*group)->Stop();
-  EXPECT_LT(SystemClock().NowUs() - start_us, 5'000'000) << "the timeout is 60 s";
+  EXPECT_LT(SystemClock().NowUs() - start_us, 30'000'000) << "the timeout is 60 s";
   EXPECT_TRUE(router_.Wait([](const FakeRouter& r) { return r.num_streams() == 0; }));
   EXPECT_EQ(router_.leaving_at_first_end, (std::set<std::string>{"decode-0", "prefill-0"}));
 }

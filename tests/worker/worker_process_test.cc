@@ -138,7 +138,7 @@ TEST_F(WorkerProcessTest, IdleDrainIsCleanAndQuick) {
   const int64_t start_us = SystemClock().NowUs();
   EXPECT_TRUE((*worker)->Drain(&stop_now).ok());
   (*worker)->Stop();
-  EXPECT_LT(SystemClock().NowUs() - start_us, 5'000'000) << "the timeout is 60 s";
+  EXPECT_LT(SystemClock().NowUs() - start_us, 30'000'000) << "the timeout is 60 s";
   EXPECT_TRUE(router_.Wait([](const FakeRouter& r) { return r.num_streams() == 0; }));
   ASSERT_FALSE(router_.loads.empty());
   EXPECT_TRUE(router_.loads.back().draining()) << "the router was told before the end";
