@@ -46,7 +46,8 @@ bool IsCutShort(FieldDescriptor::CppType type, const std::string& numbers) {
   return !numbers.empty() && (static_cast<uint8_t>(numbers.back()) & 0x80) != 0;
 }
 
-// The first fault of the bytes of a message of this type, whose own path is `path`.
+// The first fault of the bytes of a message of this type, whose own path is `path`. No request has
+// a member of its own type, so the types bound the depth.
 std::optional<Fault> FindFault(const Descriptor& type, const std::string& bytes,
                                const std::string& path) {
   UnknownFieldSet fields;
