@@ -215,12 +215,14 @@ function(baton_add_test)
   # detect_container_overflow=0: gRPC and Protobuf are not instrumented, and a container that both
   # sides resize would be reported although it is sound.
   set(asan "detect_container_overflow=0:strict_string_checks=1:detect_stack_use_after_return=1")
-  # No suppressions: one matches every frame of a stack, so a line for gRPC would hide our own races
-  # below its callbacks. Tests that run gRPC have no tsan label instead.
+  # Suppressions are for Rust code alone, which calls nothing of ours: one matches every frame of a
+  # stack, so a line for gRPC would hide our own races below its callbacks. Tests that run gRPC have
+  # no tsan label instead.
+  set(suppressions "${PROJECT_SOURCE_DIR}/tests/tsan_suppressions.txt")
   set(environment
     "ASAN_OPTIONS=${asan}"
     "UBSAN_OPTIONS=print_stacktrace=1"
-    "TSAN_OPTIONS=second_deadlock_stack=1"
+    "TSAN_OPTIONS=second_deadlock_stack=1:suppressions=${suppressions}"
     "BATON_SOURCE_DIR=${PROJECT_SOURCE_DIR}"
     "BATON_BUILD_DIR=${PROJECT_BINARY_DIR}")
   set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT}
