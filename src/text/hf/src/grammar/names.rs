@@ -3,8 +3,11 @@
 
 use serde_json::{json, Map, Value};
 
+use super::places::find;
 use super::schema::is_silent;
 
+/// References that are followed in a row at most.
+const MAX_REFS: usize = 16;
 /// Bytes of the schemas of listed names: each name gets a copy.
 const MAX_COPIED_BYTES: usize = 1 << 20;
 
@@ -16,14 +19,14 @@ pub enum Names {
 }
 
 /// The names that `propertyNames` of an object's schema allows. None where the keyword says more,
-/// or where other keywords of the object speak of names by patterns.
-pub fn names_of(members: &Map<String, Value>) -> Option<Names> {
-    let schema = members.get("propertyNames")?.as_object()?;
-    let spoken: Vec<(&str, &Value)> = schema
-        .iter()
-        .map(|(key, value)| (key.as_str(), value))
-        .filter(|(key, value)| !is_silent(key) && !(*key == "type" && *value == "string"))
-        .collect();
+/// or where other keywords of the object speak of names by patterns. `source` is the whole schema,
+/// which has the lists of names that are referred to (pydantic's `dict[Enum, T]`).
+pub fn names_of(members: &Map<String, Value>, source: &Value) -> Option<Names> {
+    let mut spoken = keywords_of(members.get("propertyNames")?)?;
+    for _ in 0..MAX_REFS {
+        let [("$ref", Value::String(place))] = spoken.as_slice() else { break };
+        spoken = keywords_of(find(source, place)?)?;
+    }
     if members.contains_key("patternProperties") {
         return None;
     }
@@ -38,6 +41,15 @@ pub fn names_of(members: &Map<String, Value>) -> Option<Names> {
         }
         _ => None,
     }
+}
+
+/// What a schema says of texts.
+fn keywords_of(schema: &Value) -> Option<Vec<(&str, &Value)>> {
+    let all = schema.as_object()?.iter().map(|(key, value)| (key.as_str(), value));
+    let speaks = |(key, value): &(&str, &Value)| {
+        !is_silent(key) && !(*key == "type" && *value == "string")
+    };
+    Some(all.filter(speaks).collect())
 }
 
 /// Closes the checked object `members` to the names. False: the names are too many to be written.

@@ -195,7 +195,7 @@ impl Checker<'_> {
         let role = if joins_others(members) { Role::Part } else { role };
         let mut out = Map::new();
         let closes = closes_alone(members);
-        let names = names_of(members).filter(|names| match names {
+        let names = names_of(members, self.source).filter(|names| match names {
             Names::Pattern(pattern) => parse_pattern(pattern).is_ok(),
             Names::Listed(_) => true,
         });
