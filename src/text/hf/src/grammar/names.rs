@@ -46,9 +46,8 @@ pub fn names_of(members: &Map<String, Value>, source: &Value) -> Option<Names> {
 /// What a schema says of texts.
 fn keywords_of(schema: &Value) -> Option<Vec<(&str, &Value)>> {
     let all = schema.as_object()?.iter().map(|(key, value)| (key.as_str(), value));
-    let speaks = |(key, value): &(&str, &Value)| {
-        !is_silent(key) && !(*key == "type" && *value == "string")
-    };
+    let speaks =
+        |(key, value): &(&str, &Value)| !is_silent(key) && !(*key == "type" && *value == "string");
     Some(all.filter(speaks).collect())
 }
 
