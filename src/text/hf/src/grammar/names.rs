@@ -8,8 +8,9 @@ use super::schema::is_silent;
 
 /// References that are followed in a row at most.
 const MAX_REFS: usize = 16;
-/// Bytes of the schemas of listed names: each name gets a copy.
-const MAX_COPIED_BYTES: usize = 1 << 20;
+/// Bytes of all listed names and of their schemas: each name gets a copy of the schema, and each
+/// object that refers to a list a copy of the list.
+pub const MAX_COPIED_BYTES: usize = 1 << 20;
 
 /// The names that an object may have.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,12 +53,19 @@ fn keywords_of(schema: &Value) -> Option<Vec<(&str, &Value)>> {
 }
 
 /// Closes the checked object `members` to the names. False: the names are too many to be written.
-pub fn close_to(names: &Names, members: &mut Map<String, Value>) -> bool {
+/// `bytes_left`: of the copies that the whole schema may still have.
+pub fn close_to(names: &Names, members: &mut Map<String, Value>, bytes_left: &mut usize) -> bool {
     let others = members.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
     match names {
         Names::Listed(names) => {
-            if names.len() * others.to_string().len() > MAX_COPIED_BYTES {
-                return false;
+            let other_bytes = others.to_string().len();
+            let copied_bytes = names.iter().map(|name| name.len() + other_bytes).sum();
+            match bytes_left.checked_sub(copied_bytes) {
+                Some(left) => *bytes_left = left,
+                None => {
+                    *bytes_left = 0;
+                    return false;
+                }
             }
             let declared = members.get("properties").and_then(Value::as_object).cloned();
             let mut declared = declared.unwrap_or_default();

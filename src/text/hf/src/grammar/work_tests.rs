@@ -59,3 +59,21 @@ fn parts_that_refer_to_each_other_or_repeat_end_soon() {
         assert!(is_named && failure.code == Code::Limit, "{}", failure.message);
     }
 }
+
+/// Each object has the names of the list to which it refers.
+#[test]
+fn lists_of_names_are_copied_within_a_limit() {
+    let names: Vec<String> = (0..200).map(|i| format!("name{i}")).collect();
+    let schema = |num_objects: usize| {
+        let object = json!({"type": "object", "propertyNames": {"$ref": "#/$defs/names"}});
+        let all: Map<String, Value> =
+            (0..num_objects).map(|i| (format!("p{i}"), object.clone())).collect();
+        json!({"properties": all, "$defs": {"names": {"enum": names}}}).to_string()
+    };
+    let made = |num_objects: usize| {
+        compile(&bytes_vocabulary(), Kind::SchemaStrict, &schema(num_objects), &LIMITS)
+    };
+    assert!(made(3).is_ok());
+    let failure = made(2_000).err().expect("400,000 names");
+    assert!(failure.message.ends_with("/propertyNames: the names are too many"));
+}
