@@ -239,6 +239,42 @@ fn a_discriminator_is_an_annotation_of_its_branches() {
     }
 }
 
+/// As pydantic and zod write results, versions, and unions of unions.
+#[test]
+fn branches_are_told_by_any_constant_type_and_through_lists() {
+    let object = |properties: Value| {
+        let names: Vec<&String> = properties.as_object().unwrap().keys().collect();
+        json!({"type": "object", "properties": properties, "required": names})
+    };
+    let done = object(json!({"ok": {"const": true, "type": "boolean"}, "n": {"type": "null"}}));
+    let failed = object(json!({"ok": {"const": false}, "n": {"type": "null"}}));
+    let old = object(json!({"v": {"enum": [1, 2]}}));
+    let new = object(json!({"v": {"$ref": "#/$defs/three"}}));
+    let text = object(json!({"v": {"type": "string"}}));
+    let (a, b) = (r##"{"$ref": "#/$defs/a"}"##, r##"{"$ref": "#/$defs/b"}"##);
+    let [a, b]: [Value; 2] = [a, b].map(|text| serde_json::from_str(text).unwrap());
+    for (one, other, third, good) in [
+        (&done, &failed, json!({"type": "null"}), [r#"{"ok":true,"n":null}"#, "null"]),
+        (&old, &new, text.clone(), [r#"{"v":3.5}"#, r#"{"v":"x"}"#]),
+        (&old, &text, json!({"type": "integer"}), [r#"{"v":2}"#, "7"]),
+    ] {
+        let defs = json!({"a": one, "b": other, "three": {"const": 3.5}});
+        for list in [json!([a, b, third]), json!([{"oneOf": [a, b]}, third])] {
+            let grammar = strict(&json!({"properties": {"p": {"oneOf": list}}, "$defs": defs}));
+            for text in good {
+                assert!(takes(&grammar, &format!(r#"{{"p":{text}}}"#)), "{list}: {text}");
+            }
+            assert!(!takes(&grammar, r#"{"p":{"v":4}}"#), "{list}");
+        }
+    }
+    for third in [json!({"enum": [0, 2.0]}), json!({}), json!({"type": ["null", "number"]})] {
+        let defs = json!({"a": old, "b": object(json!({"v": third}))});
+        let schema = json!({"properties": {"p": {"oneOf": [a, b]}}, "$defs": defs});
+        let failure = refusal(Kind::SchemaStrict, &schema.to_string());
+        assert!(failure.message.starts_with("#/properties/p/oneOf: "), "{}", failure.message);
+    }
+}
+
 /// Branches that a tag does not divide stay `oneOf`, which a strict schema refuses.
 #[test]
 fn branches_that_may_both_hold_stay_one_of() {
@@ -253,12 +289,14 @@ fn branches_that_may_both_hold_stay_one_of() {
     };
     for other in [
         branch(&json!({"enum": ["dog", "cat"]}), &["t"], "object"),
-        branch(&json!({"const": "dog"}), &["x"], "object"),
         branch(&json!({"type": "string"}), &["t"], "object"),
+        branch(&json!({}), &["x"], "object"),
     ] {
         let failure = refusal(Kind::SchemaStrict, &both(&other).to_string());
         assert!(failure.message.contains("#/oneOf: the branches"), "{}", failure.message);
     }
+    let tagless = strict(&both(&branch(&json!({"const": "dog"}), &["x"], "object")));
+    assert!(takes(&tagless, r#"{"x":1}"#) && takes(&tagless, r#"{"t":"cat"}"#));
     let dogs = strict(&both(&branch(&json!({"enum": ["dog", "wolf"]}), &["t"], "object")));
     assert!(takes(&dogs, r#"{"t":"wolf"}"#) && takes(&dogs, r#"{"t":"cat","x":1}"#));
     assert!(!takes(&dogs, r#"{"x":1}"#));
@@ -317,6 +355,13 @@ fn names_that_are_listed_or_have_a_pattern_close_an_object() {
             vec![r#"{"z":1}"#, r#"{"y":1}"#],
         ),
         (
+            json!({"type": "object", "propertyNames": {"$ref": "#/$defs/e"},
+                "$defs": {"e": {"$ref": "#/$defs/f"}, "f": {"enum": ["b", "z"], "type": "string"}},
+                "additionalProperties": {"type": "null"}, "properties": {"a": {}, "b": {}}}),
+            vec![r#"{"b":2}"#, r#"{"b":2,"z":null}"#, "{}"],
+            vec![r#"{"a":1}"#, r#"{"z":1}"#],
+        ),
+        (
             json!({"type": "object", "propertyNames": {"const": "a"},
                 "additionalProperties": false}),
             vec!["{}"],
@@ -335,6 +380,7 @@ fn names_that_are_listed_or_have_a_pattern_close_an_object() {
     }
     for schema in [
         json!({"propertyNames": {"maxLength": 3}}),
+        json!({"propertyNames": {"$ref": "#/propertyNames"}}),
         json!({"propertyNames": {"pattern": "(?=a)"}}),
         json!({"propertyNames": {"pattern": "a"}, "properties": {"b": {}}}),
         json!({"propertyNames": {"enum": ["a"]}, "patternProperties": {"b": {}}}),

@@ -13,7 +13,9 @@ use serde_json::{Map, Value};
 
 use super::compile::Limits;
 use super::regex;
-use super::structural::{content_rules, invalid, list_at, members_of, quoted, text_of, Structural};
+use super::structural::{
+    check_rules, content_rules, invalid, list_at, members_of, quoted, text_of, Structural,
+};
 use crate::Failure;
 
 /// Formats in one tree. Each is a rule or a few.
@@ -125,6 +127,7 @@ impl Forms<'_> {
                 self.limits.max_depth
             )));
         }
+        check_rules(self.rules.len(), place)?;
         self.count += 1;
         Ok(format!("f{}", self.count))
     }

@@ -75,6 +75,10 @@ fn closed_branches_of_one_of_exclude_each_other_without_the_closing() {
     for (one, other) in [
         (object(a.clone(), &["a"]), object(b.clone(), &["b"])),
         (object(a.clone(), &["a"]), json!({"type": "array"})),
+        (
+            json!({"anyOf": [object(a.clone(), &["a"]), {"type": "null"}]}),
+            object(b.clone(), &["b"]),
+        ),
         (object(a.clone(), &["a"]), json!({"type": "object", "additionalProperties": false})),
         (
             object(json!({"a": {"enum": ["x", "y"]}, "c": {}}), &["a"]),
@@ -91,7 +95,7 @@ fn closed_branches_of_one_of_exclude_each_other_without_the_closing() {
         (json!({"const": {"a": 1}}), object(b.clone(), &[])),
         (json!({"$ref": "#/$defs/a"}), object(b.clone(), &["b"])),
         (object(a.clone(), &["a"]), json!({"type": "object", "required": ["c"]})),
-        (json!({"anyOf": [object(a.clone(), &["a"]), {"type": "null"}]}), object(b, &["b"])),
+        (json!({"anyOf": [object(a.clone(), &[]), {"type": "null"}]}), object(b, &["b"])),
     ] {
         let schema = json!({"properties": {"v": {"oneOf": [one, other]}}, "$defs": {
             "a": object(a.clone(), &[])}});

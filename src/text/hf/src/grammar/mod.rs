@@ -52,3 +52,6 @@ mod tag_tests;
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "work_tests.rs"]
+mod work_tests;

@@ -3,10 +3,14 @@
 
 use serde_json::{json, Map, Value};
 
+use super::places::find;
 use super::schema::is_silent;
 
-/// Bytes of the schemas of listed names: each name gets a copy.
-const MAX_COPIED_BYTES: usize = 1 << 20;
+/// References that are followed in a row at most.
+const MAX_REFS: usize = 16;
+/// Bytes of all listed names and of their schemas: each name gets a copy of the schema, and each
+/// object that refers to a list a copy of the list.
+pub const MAX_COPIED_BYTES: usize = 1 << 20;
 
 /// The names that an object may have.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,14 +20,14 @@ pub enum Names {
 }
 
 /// The names that `propertyNames` of an object's schema allows. None where the keyword says more,
-/// or where other keywords of the object speak of names by patterns.
-pub fn names_of(members: &Map<String, Value>) -> Option<Names> {
-    let schema = members.get("propertyNames")?.as_object()?;
-    let spoken: Vec<(&str, &Value)> = schema
-        .iter()
-        .map(|(key, value)| (key.as_str(), value))
-        .filter(|(key, value)| !is_silent(key) && !(*key == "type" && *value == "string"))
-        .collect();
+/// or where other keywords of the object speak of names by patterns. `source` is the whole schema,
+/// which has the lists of names that are referred to (pydantic's `dict[Enum, T]`).
+pub fn names_of(members: &Map<String, Value>, source: &Value) -> Option<Names> {
+    let mut spoken = keywords_of(members.get("propertyNames")?)?;
+    for _ in 0..MAX_REFS {
+        let [("$ref", Value::String(place))] = spoken.as_slice() else { break };
+        spoken = keywords_of(find(source, place)?)?;
+    }
     if members.contains_key("patternProperties") {
         return None;
     }
@@ -40,13 +44,28 @@ pub fn names_of(members: &Map<String, Value>) -> Option<Names> {
     }
 }
 
+/// What a schema says of texts.
+fn keywords_of(schema: &Value) -> Option<Vec<(&str, &Value)>> {
+    let all = schema.as_object()?.iter().map(|(key, value)| (key.as_str(), value));
+    let speaks =
+        |(key, value): &(&str, &Value)| !is_silent(key) && !(*key == "type" && *value == "string");
+    Some(all.filter(speaks).collect())
+}
+
 /// Closes the checked object `members` to the names. False: the names are too many to be written.
-pub fn close_to(names: &Names, members: &mut Map<String, Value>) -> bool {
+/// `bytes_left`: of the copies that the whole schema may still have.
+pub fn close_to(names: &Names, members: &mut Map<String, Value>, bytes_left: &mut usize) -> bool {
     let others = members.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
     match names {
         Names::Listed(names) => {
-            if names.len() * others.to_string().len() > MAX_COPIED_BYTES {
-                return false;
+            let other_bytes = others.to_string().len();
+            let copied_bytes = names.iter().map(|name| name.len() + other_bytes).sum();
+            match bytes_left.checked_sub(copied_bytes) {
+                Some(left) => *bytes_left = left,
+                None => {
+                    *bytes_left = 0;
+                    return false;
+                }
             }
             let declared = members.get("properties").and_then(Value::as_object).cloned();
             let mut declared = declared.unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Branches of `oneOf` that exclude each other by the value of one member, as tagged unions do.
+//! Branches of `oneOf` that exclude each other by their types or by a member, as tagged unions do.
 //! llguidance does not look through `$ref` for that, so they become `anyOf`, which says the same.
 //! Branches that it holds to exclude each other because we closed their objects stay no `oneOf`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -16,6 +16,11 @@ const MAX_REFS: usize = 16;
 const MAX_LOOKS: usize = 1 << 22;
 /// Two branches that are compared cost as much as some names.
 const LOOKS_OF_A_PAIR: usize = 4;
+/// Branches of one list, with those of the lists in it, that are compared with each other. Longer
+/// lists are tagged unions or stay.
+const MAX_COMPARED: usize = 64;
+/// Branches of one list, with those of the lists in it.
+const MAX_BRANCHES: usize = 1 << 14;
 /// The mark of an object that the standard leaves open, and we close.
 pub const NARROWED: &str = "x-narrowed";
 pub const OVERLAP: &str = "the branches do not exclude each other by their types or by a \
@@ -79,15 +84,46 @@ impl<'a> Walk<'a> {
 
     fn settle_list(&mut self, members: &mut Map<String, Value>) {
         let Some(list) = members.get("oneOf").and_then(Value::as_array) else { return };
-        let is_tagged = exclude_by_a_tag(list, self.definitions, &mut self.looks);
-        let overlaps = !is_tagged && self.overlap_if_open(list);
+        let groups = groups_of(list, self.definitions, &mut self.looks);
+        // llguidance looks at the others as well, and its errors keep their places.
+        let is_ours = list.iter().any(|branch| {
+            ["$ref", "anyOf", "oneOf", NARROWED].iter().any(|key| branch.get(*key).is_some())
+        });
+        let is_divided = groups.is_some_and(|groups| {
+            exclude_by_a_tag(&groups, self.definitions, &mut self.looks)
+                || (is_ours && self.are_divided(&groups))
+        });
+        let overlaps = !is_divided && self.overlap_if_open(list);
         if overlaps {
             self.overlaps.push(format!("{}/oneOf", self.path.join("/")));
         }
-        if (is_tagged || overlaps) && !members.contains_key("anyOf") {
+        if (is_divided || overlaps) && !members.contains_key("anyOf") {
             if let Some(list) = members.shift_remove("oneOf") {
                 members.insert("anyOf".to_string(), list);
             }
+        }
+    }
+
+    /// Whether no answer of one group satisfies a schema of another.
+    fn are_divided(&mut self, groups: &[Vec<&Map<String, Value>>]) -> bool {
+        if groups.iter().map(Vec::len).sum::<usize>() > MAX_COMPARED {
+            return false;
+        }
+        groups.iter().enumerate().all(|(i, group)| {
+            let others: Vec<_> = groups.iter().skip(i + 1).flatten().collect();
+            group.iter().all(|one| others.iter().all(|other| self.differ(one, other)))
+        })
+    }
+
+    /// As `are_apart`, where values other than objects count too.
+    fn differ(&mut self, one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
+        match types_of(one) & types_of(other) {
+            0 => true,
+            OBJECT => {
+                spend(&mut self.looks, LOOKS_OF_A_PAIR).is_some()
+                    && self.are_apart_as_objects(one, other)
+            }
+            _ => false,
         }
     }
 
@@ -117,6 +153,14 @@ impl<'a> Walk<'a> {
         if !may_be_object(one) || !may_be_object(other) {
             return true;
         }
+        self.are_apart_as_objects(one, other)
+    }
+
+    fn are_apart_as_objects(
+        &mut self,
+        one: &Map<String, Value>,
+        other: &Map<String, Value>,
+    ) -> bool {
         is_plain(one)
             && is_plain(other)
             && self.excludes(one, other).unwrap_or(false)
@@ -142,10 +186,16 @@ impl<'a> Walk<'a> {
         }
         for name in demanded.iter().chain(&their_demands) {
             let (Some(our), Some(their)) = (ours.get(*name), theirs.get(*name)) else { continue };
-            let (Some(ours), Some(theirs)) = (texts_of(our), texts_of(their)) else { continue };
+            let definitions = self.definitions;
+            let both = [our, their].map(|member| resolved(member, definitions));
+            let [Some(our), Some(their)] = both else { continue };
+            if types_of(our) & types_of(their) == 0 {
+                return Some(true);
+            }
+            let (Some(ours), Some(theirs)) = (tags_of(our), tags_of(their)) else { continue };
             spend(&mut self.looks, ours.len() + theirs.len())?;
-            let known: HashSet<&str> = ours.into_iter().collect();
-            if !theirs.iter().any(|text| known.contains(text)) {
+            let known: HashSet<Tag> = ours.into_iter().collect();
+            if !theirs.iter().any(|tag| known.contains(tag)) {
                 return Some(true);
             }
         }
@@ -201,35 +251,117 @@ fn required_of(branch: &Map<String, Value>) -> Vec<&str> {
     names.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// The texts that a schema lists; none = it has other values.
-fn texts_of(schema: &Value) -> Option<Vec<&str>> {
-    match (schema.get("const"), schema.get("enum")) {
-        (Some(text), _) => Some(vec![text.as_str()?]),
-        (None, texts) => texts?.as_array()?.iter().map(Value::as_str).collect(),
+/// A value that may tell one branch from another. Numbers are their bits as doubles.
+#[derive(PartialEq, Eq, Hash)]
+enum Tag<'a> {
+    Null,
+    Bool(bool),
+    Number(u64),
+    Text(&'a str),
+}
+
+fn tag_of(value: &Value) -> Option<Tag<'_>> {
+    match value {
+        Value::Null => Some(Tag::Null),
+        Value::Bool(flag) => Some(Tag::Bool(*flag)),
+        // 0.0 makes -0.0 the 0 that it equals.
+        Value::Number(number) => Some(Tag::Number((number.as_f64()? + 0.0).to_bits())),
+        Value::String(text) => Some(Tag::Text(text)),
+        _ => None,
     }
 }
 
-/// Whether all branches are objects that must have one member whose texts differ from branch to
-/// branch.
+/// The values that a schema lists; none = it has others, or arrays or objects.
+fn tags_of(schema: &Map<String, Value>) -> Option<Vec<Tag<'_>>> {
+    match (schema.get("const"), schema.get("enum")) {
+        (Some(only), _) => Some(vec![tag_of(only)?]),
+        (None, values) => values?.as_array()?.iter().map(tag_of).collect(),
+    }
+}
+
+const OBJECT: u8 = 1;
+const ALL_TYPES: u8 = u8::MAX;
+
+fn type_named(name: &str) -> u8 {
+    match name {
+        "object" => OBJECT,
+        "array" => 2,
+        "string" => 4,
+        "number" | "integer" => 8,
+        "boolean" => 16,
+        _ => 32, // null
+    }
+}
+
+/// The types of a schema's values as bits, by its own keywords.
+fn types_of(schema: &Map<String, Value>) -> u8 {
+    let of_value = |value: &Value| {
+        type_named(match value {
+            Value::Null => "null",
+            Value::Bool(_) => "boolean",
+            Value::Number(_) => "number",
+            Value::String(_) => "string",
+            Value::Array(_) => "array",
+            Value::Object(_) => "object",
+        })
+    };
+    let joined = |values: &[Value], of: &dyn Fn(&Value) -> u8| {
+        values.iter().map(of).fold(0, |types, one| types | one)
+    };
+    let of_name = |name: &Value| name.as_str().map_or(ALL_TYPES, type_named);
+    match (schema.get("type"), schema.get("const"), schema.get("enum")) {
+        (Some(Value::Array(names)), _, _) => joined(names, &of_name),
+        (Some(name), _, _) => of_name(name),
+        (None, Some(value), _) => of_value(value),
+        (None, None, Some(Value::Array(values))) => joined(values, &of_value),
+        _ => ALL_TYPES,
+    }
+}
+
+/// The schemas of each branch: itself, or those of the list that it is. None = a branch is no
+/// object of keywords, or there are too many.
+fn groups_of<'a>(
+    branches: &'a [Value],
+    definitions: &'a Map<String, Value>,
+    looks: &mut usize,
+) -> Option<Vec<Vec<&'a Map<String, Value>>>> {
+    let mut num_left = MAX_BRANCHES;
+    let mut groups = Vec::with_capacity(branches.len());
+    for branch in branches {
+        let (mut group, mut waiting) = (Vec::new(), vec![(branch, 0)]);
+        while let Some((schema, depth)) = waiting.pop() {
+            spend(&mut num_left, 1)?;
+            spend(looks, 1)?;
+            let members = resolved(schema, definitions)?;
+            let list = ["anyOf", "oneOf"].iter().find_map(|key| members.get(*key)?.as_array());
+            match list.filter(|_| members.len() == 1) {
+                Some(_) if depth == MAX_REFS => return None,
+                Some(list) => waiting.extend(list.iter().map(|part| (part, depth + 1))),
+                None => group.push(members),
+            }
+        }
+        groups.push(group);
+    }
+    Some(groups)
+}
+
+/// Whether all schemas are objects that must have one member whose values differ from group to
+/// group.
 fn exclude_by_a_tag(
-    branches: &[Value],
+    groups: &[Vec<&Map<String, Value>>],
     definitions: &Map<String, Value>,
     looks: &mut usize,
 ) -> bool {
-    if *looks == 0 {
-        return false;
-    }
-    let Some(objects) =
-        branches.iter().map(|b| resolved(b, definitions)).collect::<Option<Vec<_>>>()
-    else {
-        return false;
-    };
-    let names = objects.first().and_then(|first| first.get("required")).and_then(Value::as_array);
+    let first = groups.first().and_then(|group| group.first());
+    let names = first.and_then(|first| first.get("required")).and_then(Value::as_array);
     names.into_iter().flatten().filter_map(Value::as_str).any(|name| {
-        let mut seen = HashSet::new();
-        objects.iter().all(|object| {
-            tags(object, name, looks)
-                .is_some_and(|texts| texts.into_iter().all(|text| seen.insert(text)))
+        let mut owners = HashMap::new();
+        groups.iter().enumerate().all(|(idx, group)| {
+            group.iter().all(|object| {
+                tags(object, name, definitions, looks).is_some_and(|tags| {
+                    tags.into_iter().all(|tag| *owners.entry(tag).or_insert(idx) == idx)
+                })
+            })
         })
     })
 }
@@ -252,24 +384,24 @@ fn resolved<'a>(
     None
 }
 
-/// The different texts that the member `name` of an object may have; none = it need not be there,
-/// or may be something else, or nobody may look any more.
+/// The values that the member `name` of an object may have; none = it need not be there, or may be
+/// something else, or nobody may look any more.
 fn tags<'a>(
     object: &'a Map<String, Value>,
     name: &str,
+    definitions: &'a Map<String, Value>,
     looks: &mut usize,
-) -> Option<HashSet<&'a str>> {
+) -> Option<Vec<Tag<'a>>> {
     spend(looks, 1)?;
     if object.get("type")? != "object" {
         return None;
     }
-    let member = object.get("properties")?.get(name)?;
-    let texts = texts_of(member)?;
-    spend(looks, texts.len())?;
-    let texts: HashSet<&str> = texts.into_iter().collect();
+    let member = resolved(object.get("properties")?.get(name)?, definitions)?;
+    let tags = tags_of(member)?;
+    spend(looks, tags.len())?;
     let required = object.get("required")?.as_array()?;
     spend(looks, required.len())?;
-    required.iter().any(|known| known == name).then_some(texts)
+    required.iter().any(|known| known == name).then_some(tags)
 }
 
 /// Takes `count` looks; none = fewer were left, and none is left now.

@@ -10,7 +10,7 @@ use super::arrange::{gather, hold_integers_to_steps};
 use super::bounds::close_whole_bounds;
 use super::compile::Limits;
 use super::endless;
-use super::names::{close_to, names_of, Names};
+use super::names::{close_to, names_of, Names, MAX_COPIED_BYTES};
 use super::one_of;
 use super::places::{escaped, find, find_anchor, name_of_definition, refuse_ref_cycles};
 use crate::Failure;
@@ -118,6 +118,7 @@ fn check_as(
         enum_places: HashSet::new(),
         targets: Vec::new(),
         num_target_places: 0,
+        name_bytes_left: MAX_COPIED_BYTES,
         joint_step: combines(source).then_some(Step { divisor: 1, decimals: MAX_STEP_DECIMALS }),
     };
     let mut schema = checker.schema(source, "#", 0, role)?;
@@ -168,6 +169,8 @@ pub struct Checker<'a> {
     targets: Vec<Target>,
     /// Different places of the targets.
     num_target_places: usize,
+    /// Bytes of listed names that may still be copied.
+    name_bytes_left: usize,
     /// The least common multiple of all steps so far, where schemas are combined; else none.
     joint_step: Option<Step>,
 }
@@ -195,7 +198,8 @@ impl Checker<'_> {
         let role = if joins_others(members) { Role::Part } else { role };
         let mut out = Map::new();
         let closes = closes_alone(members);
-        let names = names_of(members).filter(|names| match names {
+        let names = if self.name_bytes_left > 0 { names_of(members, self.source) } else { None };
+        let names = names.filter(|names| match names {
             Names::Pattern(pattern) => parse_pattern(pattern).is_ok(),
             Names::Listed(_) => true,
         });
@@ -221,7 +225,7 @@ impl Checker<'_> {
         if is_narrowed && !is_closed_now {
             out.insert(one_of::NARROWED.to_string(), Value::Bool(true));
         }
-        if names.is_some_and(|names| !close_to(&names, &mut out)) {
+        if names.is_some_and(|names| !close_to(&names, &mut out, &mut self.name_bytes_left)) {
             self.unsupported(&format!("{place}/propertyNames"), "the names are too many")?;
         }
         close_whole_bounds(&mut out);

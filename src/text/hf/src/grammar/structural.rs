@@ -22,6 +22,9 @@ use crate::Failure;
 
 const MAX_STRUCTURES: usize = 1024;
 const MAX_TAGS: u64 = 1000;
+/// Bytes of all rules: texts and definitions are written again in each rule that needs them, and a
+/// grammar past its memory would hold it for ever.
+const MAX_RULE_BYTES: usize = 8 << 20;
 /// The end of a parameter, after its value.
 const END_OF_VALUE: &str = "\n</parameter>\n";
 
@@ -66,6 +69,16 @@ struct Rules<'a> {
 
 pub fn invalid(place: &str, what: &str) -> Failure {
     Failure::invalid(format!("the structural tag: {place}: {what}"))
+}
+
+pub fn check_rules(num_bytes: usize, place: &str) -> Result<(), Failure> {
+    if num_bytes <= MAX_RULE_BYTES {
+        return Ok(());
+    }
+    Err(Failure::limit(format!(
+        "the structural tag: {place}: its rules take more than {MAX_RULE_BYTES} bytes, since each \
+         repeats the texts and definitions that it needs"
+    )))
 }
 
 pub fn members_of<'a>(
@@ -163,7 +176,7 @@ pub fn content_rules(
             let why = "parameters in tags cannot say it";
             return Err(Failure::invalid(format!("{place}/{key}: {why}")));
         }
-        xml_rules(source, &checked, (name, place), &mut made.properties)
+        xml_rules(source, &checked, (name, place), &mut made.properties)?
     } else {
         let schema = with_options(checked.schema.clone(), Strictness::Loose, checked.blanks);
         format!("{name}: %json {schema}\n")
@@ -275,8 +288,10 @@ fn xml_rules(
     checked: &Checked,
     (name, place): (&str, &str),
     made: &mut Vec<(String, Checked)>,
-) -> String {
+) -> Result<String, Failure> {
     let schema = &checked.schema;
+    let definitions = schema.get("$defs");
+    let definition_bytes = definitions.map_or(0, |all| all.to_string().len());
     let empty = Map::new();
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
     let required = schema.get("required").and_then(Value::as_array);
@@ -294,7 +309,8 @@ fn xml_rules(
             Some((text, is_nullable)) => rules.push_str(&text_rules(text, is_nullable, &part)),
             None => {
                 let mut inner = value.clone();
-                if let (Value::Object(members), Some(defs)) = (&mut inner, schema.get("$defs")) {
+                check_rules(rules.len() + definition_bytes, place)?;
+                if let (Value::Object(members), Some(defs)) = (&mut inner, definitions) {
                     members.insert("$defs".to_string(), defs.clone());
                 }
                 let options = with_options(inner.clone(), Strictness::Loose, checked.blanks);
@@ -309,7 +325,7 @@ fn xml_rules(
     if parts.is_empty() {
         parts.push("\"\"".to_string());
     }
-    format!("{name}: {}\n{rules}", parts.join(" "))
+    Ok(format!("{name}: {}\n{rules}", parts.join(" ")))
 }
 
 /// The rest of the rule `part` where a text stands in its tag as it is, and the rules that it
@@ -399,6 +415,7 @@ pub fn compile(text: &str, limits: &Limits) -> Result<Structural, Failure> {
             return Err(invalid(&format!("#/triggers/{i}"), "begins none of the structures"));
         }
         let (trigger, tags) = (quoted(trigger), tags.join(" | "));
+        check_rules(rules.len() + free.len(), "#/excludes")?;
         let _ = writeln!(rules, "t{i}: head{i} ({tags})\nhead{i}[lazy]: {free} {trigger}");
         options.push(format!("t{i}"));
     }
