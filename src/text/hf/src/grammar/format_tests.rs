@@ -226,6 +226,16 @@ fn what_has_no_counterpart_is_refused_by_its_place() {
 }
 
 #[test]
+fn members_of_the_other_form_may_be_null() {
+    let tree = json!({"type": "structural_tag", "format": text("a"), "structures": null,
+        "triggers": null});
+    assert!(takes(&of_kind(Kind::StructuralTag, &tree.to_string()), "a"));
+    let list = json!({"type": "structural_tag", "format": null, "triggers": ["<f"],
+        "structures": [{"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}]});
+    assert!(takes(&of_kind(Kind::StructuralTag, &list.to_string()), "<f>1</f>"));
+}
+
+#[test]
 fn trees_of_formats_are_bounded() {
     let mut deep = text("a");
     for _ in 0..60 {

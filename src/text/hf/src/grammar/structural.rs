@@ -372,7 +372,13 @@ fn compile_forced(
 pub fn compile(text: &str, limits: &Limits) -> Result<Structural, Failure> {
     const MEMBERS: [&str; 7] =
         ["type", "structures", "triggers", "at_least_one", "max_tags", "separator", "excludes"];
-    let value = json_text::parse("the structural tag", text, limits.max_values)?;
+    let mut value = json_text::parse("the structural tag", text, limits.max_values)?;
+    if let Some(members) = value.as_object_mut() {
+        // Clients write what belongs to the other form as null.
+        members.retain(|key, member| {
+            !member.is_null() || !["format", "structures", "triggers"].contains(&key.as_str())
+        });
+    }
     if value.get("type").is_some_and(|name| name != "structural_tag") {
         return Err(invalid("#/type", "must be \"structural_tag\""));
     }
