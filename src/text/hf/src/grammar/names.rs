@@ -44,7 +44,7 @@ pub fn names_of(members: &Map<String, Value>, source: &Value) -> Option<Names> {
     }
 }
 
-/// What a schema says of texts.
+/// The keywords by which a schema speaks of texts.
 fn keywords_of(schema: &Value) -> Option<Vec<(&str, &Value)>> {
     let all = schema.as_object()?.iter().map(|(key, value)| (key.as_str(), value));
     let speaks =
