@@ -2,6 +2,7 @@
 #include "src/engine/first_token.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <vector>

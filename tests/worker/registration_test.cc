@@ -7,10 +7,8 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -96,29 +94,6 @@ class RegistrationTest : public testing::Test {
   std::unique_ptr<Registration> registration_;  // last: its thread calls the above
 };
 
-// Counts the answers to pings among the frames of HTTP/2 (RFC 9113 section 4.1).
-class PingAnswers {
- public:
-  void Add(std::string_view bytes) {
-    constexpr size_t kHeadBytes = 9;  // length in three bytes, type, flags, stream
-    constexpr uint8_t kPing = 6;
-    constexpr uint8_t kAck = 1;
-    unread_.append(bytes);
-    const auto byte = [this](size_t i) { return static_cast<uint8_t>(unread_[i]); };
-    while (unread_.size() >= kHeadBytes) {
-      const size_t size = kHeadBytes + (size_t{byte(0)} << 16 | size_t{byte(1)} << 8 | byte(2));
-      if (unread_.size() < size) return;
-      if (byte(3) == kPing && (byte(4) & kAck) != 0) ++count_;
-      unread_.erase(0, size);
-    }
-  }
-  int count() const { return count_.load(); }  // any thread
-
- private:
-  std::string unread_;
-  std::atomic<int> count_{0};
-};
-
 // Passes one connection on, byte by byte, until the host behind it "loses its power": the sockets
 // stay open and nothing moves any more.
 class Relay {
@@ -142,8 +117,6 @@ class Relay {
   }
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
-  // By the target.
-  int num_answered_pings() const { return answers_.count(); }
   void Freeze() {
     frozen_ = true;
     if (thread_.joinable()) thread_.join();
@@ -182,7 +155,6 @@ class Relay {
     if (!WaitReadable(from)) return;
     const ssize_t count = ::recv(from, bytes, sizeof(bytes), 0);
     if (count <= 0) return;
-    if (from == far_) answers_.Add({bytes, static_cast<size_t>(count)});
     EXPECT_EQ(::send(to, bytes, static_cast<size_t>(count), MSG_NOSIGNAL), count);
   }
 
@@ -190,7 +162,6 @@ class Relay {
   int near_ = -1;
   int far_ = -1;
   int port_ = 0;
-  PingAnswers answers_;
   std::atomic<bool> frozen_{false};
   std::thread thread_;
 };
