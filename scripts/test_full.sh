@@ -351,7 +351,8 @@ run_clang_tidy() {
   fi
   # clang-tidy reads the commands of the dev build and the headers made of protos, not its objects.
   # Called from an `if`, where bash ignores -e: without the return stale headers would be judged.
-  scripts/build.sh dev baton_proto baton_health_proto baton_otlp_proto || return 1
+  scripts/build.sh dev baton_proto baton_health_proto baton_otlp_proto baton_google_rpc_proto \
+    baton_reflection_proto || return 1
   # Ours alone; generated code is not, nor what a build with CUDA adds, which dev knows no command
   # for. The commands are gcc's: clang does not know some warnings that they leave out.
   git ls-files 'src/*.cc' 'kernels/*.cc' 'kvcache/*.cc' 'scheduler/*.cc' |
@@ -361,7 +362,8 @@ run_clang_tidy() {
 
 # As run_clang_tidy: the commands of the dev build and the headers made of protos.
 check_locks() {
-  scripts/build.sh dev baton_proto baton_health_proto baton_otlp_proto || return 1
+  scripts/build.sh dev baton_proto baton_health_proto baton_otlp_proto baton_google_rpc_proto \
+    baton_reflection_proto || return 1
   python3 -B scripts/thread_safety.py build/dev --jobs "$jobs"
 }
 

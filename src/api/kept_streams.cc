@@ -113,7 +113,7 @@ void KeptStreams::OnFound(const std::string& name, uint64_t reader) {
 }
 
 void KeptStreams::DropUnreadLocked(const std::string& name, uint64_t before) {
-  std::erase_if(unread_, [&](const Unread& entry) {
+  std::erase_if(unread_, [&](const Unread& entry) BATON_REQUIRES(mutex_) {
     const bool drops = entry.stream->name() == name && entry.reader < before;
     if (drops) --shares_[entry.stream->tenant()].num_unread;
     return drops;
