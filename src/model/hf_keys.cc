@@ -563,7 +563,7 @@ constexpr Defaults kDefaults[] = {
 absl::Status CheckHfKeys(const JsonObject& object, HfObject kind,
                          const ArchitectureTraits& traits) {
   for (const auto& [key, value] : object.object().items()) {
-    const auto has_name = [&key](const NeutralKey& row) { return row.name == key; };
+    const auto has_name = [&name = key](const NeutralKey& row) { return row.name == name; };
     const auto row = std::ranges::find_if(kNeutral, has_name);
     if (kind == HfObject::kModel && IsReadByTraits(key, traits)) continue;
     if (row != std::end(kNeutral)) {
