@@ -161,11 +161,17 @@ def positives(text):
     return [positive(part) for part in text.split(",")]
 
 
-def result_file(text):
-    """A path to write: its folder is there, so that an hour's numbers are not lost at the end."""
-    folder = Path(text).resolve().parent
-    if not os.access(folder, os.W_OK):
+def result_folder(text):
+    """A folder to write to: it is there, so that an hour's numbers are not lost at the end."""
+    folder = Path(text).resolve()
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise argparse.ArgumentTypeError(f"{text}: {folder} is no folder that can be written to")
+    return text
+
+
+def result_file(text):
+    """A path to write, whose folder is there."""
+    result_folder(Path(text).resolve().parent)
     return text
 
 

@@ -36,7 +36,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 sys.path.insert(0, str(ROOT / "benchmarks" / "compare"))
-from machine import count, free_port, program, quantile, record  # noqa: E402
+from machine import count, free_port, program, quantile, record, result_folder  # noqa: E402
 from servers import Server, baton_argv, llama_argv, llama_tool, llama_version  # noqa: E402
 
 # name, prompt tokens, generated tokens, depth
@@ -431,7 +431,8 @@ def main():
     parser.add_argument("--isa", default="auto", choices=("auto", "avx512", "avx2", "portable"))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--forward", action="store_true")
-    parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results"), metavar="FOLDER")
+    results = str(ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=result_folder, default=results, metavar="FOLDER")
     args = parser.parse_args()
     models = args.model or sorted(map(str, (home / "models").glob("*.gguf")))
     if not models:

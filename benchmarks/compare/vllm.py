@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from machine import count, program  # noqa: E402
+from machine import count, program, result_folder  # noqa: E402
 from run import Comparison, measure_and_write  # noqa: E402
 from servers import baton_argv, vllm_argv, vllm_environment  # noqa: E402
 
@@ -50,7 +50,8 @@ def main():
     parser.add_argument("--rounds", type=count, default=3)
     parser.add_argument("--isa", default="auto", choices=("auto", "avx512", "avx2", "portable"))
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results"), metavar="FOLDER")
+    results = str(ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=result_folder, default=results, metavar="FOLDER")
     args = parser.parse_args()
     if not (Path(args.model) / "config.json").is_file():
         raise SystemExit(f"--model {args.model} is no folder with a config.json")

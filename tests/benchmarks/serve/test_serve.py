@@ -53,6 +53,9 @@ class ArgumentsTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             self.assertEqual(machine.result_file(f"{folder}/x.json"), f"{folder}/x.json")
             self.refuses(machine.result_file, f"{folder}/y/x.json", "no folder")
+            self.assertEqual(machine.result_folder(folder), folder)
+            self.refuses(machine.result_folder, f"{folder}/y", "no folder")
+            self.refuses(machine.result_folder, __file__, "no folder")
 
 
 class ProcessorTimeTest(unittest.TestCase):
