@@ -585,6 +585,59 @@ def structured(result):
     return lines + ["", f"{len(result['rounds'])} rounds in turn. " + where(result)]
 
 
+def speculation(result):
+    """Guessing beside none; a name is a text and its number of streams."""
+    lines = [
+        "| text | streams | off, tokens/s | `ngram` / off | `auto` / off | right guesses |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, row in result["summary"].items():
+        text, streams = re.fullmatch(r"([a-z]+)(\d+)", name).groups()
+        ratios = " | ".join(f"{row['to_off'][mode]:.2f}" for mode in ("ngram", "auto"))
+        off, right = row["median"]["off"], f"{100 * row['right']:.0f} %"
+        lines.append(f"| {text} | {streams} | {off:.0f} | {ratios} | {right} |")
+    rounds = len({turn["round"] for turn in result["rounds"]})
+    return [*lines, "", f"Medians of {rounds} rounds in turn. {where(result)}"]
+
+
+def routers(result):
+    lines = [
+        "| streams | router | added to a token, p50 | p99 | cores |"
+        " Baton / it: p50 | p99 | cores |",
+        "|---:|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    measured = ("added_p50_ms", "added_p99_ms", "cpu_cores")
+    for streams, rows in result["summary"].items():
+        for name, row in rows["median"].items():
+            p50, p99, cores = (row[what] for what in measured)
+            others = rows["baton_to"].get(name)
+            ratios = " | ".join(ratio_of(others[what]) for what in measured) if others else "| |"
+            lines.append(
+                f"| {streams} | {name} | {p50:.2f} ms | {p99:.2f} ms | {cores:.2f} | {ratios} |"
+            )
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    tokens = f"{result['tokens_per_s_a_stream']:.0f} tokens/s a stream"
+    machine = f"{result['cpu']}, {result['cores']} cores, commit {result['commit']}."
+    workers = f"{result['workers']} toy workers"
+    return [*lines, "", f"{workers}, {tokens}; {versions}. {machine}"]
+
+
+def token_trace(result):
+    lines = [
+        "| streams | process | wake-ups | processor, us | waited for a processor, us |"
+        " system calls |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for shape, summary in result["summary"].items():
+        name = f"{shape}: {summary['tokens_per_s']:.0f} tokens/s"
+        for process, row in summary["processes"].items():
+            times = f"{row['cpu_us']:.0f} | {row['waited_us']:.0f}"
+            calls = f"{row['syscalls']:.1f}"
+            lines.append(f"| {name} | {process} | {row['wakeups']:.1f} | {times} | {calls} |")
+            name = ""
+    return [*lines, "", f"For each token that the client got. {where(result)}"]
+
+
 def architectures(result):
     def kv(row, kind):
         return f"{row[kind]['worst']:.1e} of {row[kind]['bound']:.1e}"
@@ -630,6 +683,9 @@ TABLES = {
     "viewers": viewers,
     "surfaces": surfaces,
     "structured": structured,
+    "speculation": speculation,
+    "routers": routers,
+    "token_trace": token_trace,
     "clients": clients,
     "chaos": chaos,
     "k8s": k8s,
