@@ -591,15 +591,20 @@ const BatchPlan* Scheduler::PlanAhead() {
       DropAhead();
       return nullptr;
     }
-    sequence->planned_ahead = true;
-    ahead_.shape.AddDecode(position);
-    ahead_.items.push_back({.id = sequence->id(),
+    const BatchItem next = {.id = sequence->id(),
                             .sequence = sequence,
                             .first_pos = position,
                             .num_tokens = 1,
                             .is_decode = true,
                             .wants_logits = true,
-                            .fed_by = fed_by});
+                            .fed_by = fed_by};
+    if (KeepsStates(*sequence) && CheckpointOf(next) != 0) {  // Plan makes it
+      DropAhead();
+      return nullptr;
+    }
+    sequence->planned_ahead = true;
+    ahead_.shape.AddDecode(position);
+    ahead_.items.push_back(next);
   }
   if (ahead_.items.empty()) return nullptr;
   ahead_.predicted_us = cost_.PredictUs(ahead_.shape);

@@ -21,7 +21,16 @@ struct GateMulParams {
   uint32_t dim;
 };
 
-// Which of the two functions above.
+// x *= 1 / (1 + exp(-gate)), the bits of Ops::sigmoid_mul rounded to bf16. `dim` is a multiple of
+// 8, at least 8.
+struct SigmoidMulParams {
+  const simt::Bf16* gate;  // [num_rows][dim]
+  simt::Bf16* x;           // [num_rows][dim], read and written
+  uint32_t num_rows;
+  uint32_t dim;
+};
+
+// Which of the two functions of GateMulParams.
 enum class GateKind : uint8_t { kSilu, kGelu };
 
 // gemm_bf16 of gates and ups into bf16, then silu_mul or gelu_mul of them, in one launch and with

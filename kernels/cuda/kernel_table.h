@@ -16,6 +16,7 @@
 
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/conv_params.h"
+#include "kernels/cuda/delta_params.h"
 #include "kernels/cuda/exchange_params.h"
 #include "kernels/cuda/experts_params.h"
 #include "kernels/cuda/gate_params.h"
@@ -115,6 +116,7 @@ struct KernelTable {
   absl::Status (*rms_norm)(const RmsNormParams& params, void* stream);
   absl::Status (*silu_mul)(const GateMulParams& params, void* stream);
   absl::Status (*gelu_mul)(const GateMulParams& params, void* stream);
+  absl::Status (*sigmoid_mul)(const SigmoidMulParams& params, void* stream);
   absl::Status (*embed)(const EmbedParams& params, void* stream);
   absl::Status (*gemm_bf16)(const GemmParams& params, void* stream);
   absl::Status (*gemm_gated)(const GatedGemmParams& params, void* stream);
@@ -125,6 +127,10 @@ struct KernelTable {
   absl::Status (*embed_packed)(const EmbedPackedParams& params, void* stream);
   absl::Status (*rope_append)(const RopeAppendParams& params, void* stream);
   absl::Status (*short_conv)(const ShortConvParams& params, void* stream);
+  absl::Status (*delta_inputs)(const DeltaParams& params, void* stream);
+  absl::Status (*delta_scan)(const DeltaParams& params, void* stream);
+  absl::Status (*delta_gate)(const DeltaParams& params, void* stream);
+  absl::Status (*clear_blocks)(const ClearBlocksParams& params, void* stream);
   absl::Status (*attention_prefill)(const AttentionParams& params, void* stream);
   absl::Status (*attention_decode)(const AttentionParams& params, void* stream);
   absl::Status (*kv_gather)(const kv::KvSlicesParams& params, void* stream);
@@ -166,6 +172,7 @@ inline namespace BATON_BODY {
 absl::Status RmsNorm(const RmsNormParams& params, void* stream);
 absl::Status SiluMul(const GateMulParams& params, void* stream);
 absl::Status GeluMul(const GateMulParams& params, void* stream);
+absl::Status SigmoidMul(const SigmoidMulParams& params, void* stream);
 absl::Status Embed(const EmbedParams& params, void* stream);
 absl::Status GemmBf16(const GemmParams& params, void* stream);
 absl::Status GemmGated(const GatedGemmParams& params, void* stream);
@@ -196,6 +203,7 @@ absl::Status GatherColumns(const GatherColumnsParams& params, void* stream);
 extern const KernelInfo kRmsNormInfo;
 extern const KernelInfo kSiluMulInfo;
 extern const KernelInfo kGeluMulInfo;
+extern const KernelInfo kSigmoidMulInfo;
 extern const KernelInfo kEmbedInfo;
 extern const KernelInfo kGemmNarrowInfos[3];   // 8 rows of x, 32, 64
 extern const KernelInfo kGatedNarrowInfos[2];  // 8 rows of x, 32

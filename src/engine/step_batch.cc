@@ -126,7 +126,8 @@ std::optional<TokenId> StepBatch::ChosenOf(size_t item) const {
 }
 
 bool StepBatch::IsChosenWhole() const {
-  return !embeds_ && !sampling_.empty() && sampling_.size() == tokens_.size() &&
+  return !embeds_ && state_copies_.empty() && !sampling_.empty() &&
+         sampling_.size() == tokens_.size() &&
          std::all_of(sampling_.begin(), sampling_.end(),
                      [](const RowSampling& row) { return row.on_device != 0; });
 }

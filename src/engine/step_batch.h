@@ -67,7 +67,8 @@ class StepBatch {
                                   uint32_t token) const;
   // The token that the model chose for it; nothing where it was not asked to.
   std::optional<TokenId> ChosenOf(size_t item) const;
-  // Whether every row decodes and has its token chosen by the model. After SetSampling.
+  // Whether every row decodes and has its token chosen by the model, and no state is copied. After
+  // SetSampling.
   bool IsChosenWhole() const;
   // [rows] of such a batch, to be written by ForwardModel::End.
   std::span<TokenId> chosen() { return chosen_; }

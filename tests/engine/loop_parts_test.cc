@@ -1,10 +1,12 @@
-// The parts of the loop that need no engine around them: leases of routers and taken events.
+// The parts of the loop that need no engine around them: leases of routers, taken events, batches.
 #include <memory>
 #include <vector>
 
 #include "gtest/gtest.h"
 
+#include "scheduler/sequence.h"
 #include "src/engine/session_leases.h"
+#include "src/engine/step_batch.h"
 #include "src/engine/taken_events.h"
 
 namespace baton::engine {
@@ -81,6 +83,24 @@ TEST(TakenEventsTest, EventsAreHandledInTheirOrder) {
   events.HandleAll(
       [&](EngineEvent event) { sessions.push_back(std::get<CloseSession>(event).session); });
   EXPECT_EQ(sessions, (std::vector<SessionId>{SessionId(1), SessionId(2), SessionId(3)}));
+}
+
+// A step that copies a state is computed as a whole: it says in the copies what it found.
+TEST(StepBatchTest, AStepThatCopiesAStateIsNotChosenWhole) {
+  scheduler::SequenceSpec spec;
+  spec.tokens = {5};
+  scheduler::Sequence sequence(spec, 16);
+  scheduler::BatchPlan plan;
+  plan.items.push_back({.sequence = &sequence, .num_tokens = 1, .wants_logits = true});
+  StepBatch batch(
+      {.max_tokens = 1, .max_items = 1, .vocab_size = 8, .state_blocks = 1, .samples = true});
+  for (const bool copies : {false, true}) {
+    if (copies) plan.checkpoints.push_back({.item = 0, .num_tokens = 1, .first_block = 0});
+    batch.Lower(plan);
+    batch.SetSampling(0, {.on_device = 1});
+    EXPECT_EQ(batch.batch().state_copies.size(), copies ? 1u : 0u);
+    EXPECT_EQ(batch.IsChosenWhole(), !copies);
+  }
 }
 
 }  // namespace

@@ -242,6 +242,23 @@ TEST(SchedulerTest, APromptThatCameByAHandOffLeavesAStateAtTheFirstBorderAfterIt
   }
 }
 
+// A plan ahead has no checkpoints, so it would pass over the border.
+TEST(SchedulerTest, AStepThatLeavesACheckpointIsNotPlannedAhead) {
+  SchedulerConfig config = ToyConfig(WorkerRole::kDecode);
+  config.state_blocks = 2;
+  ToyWorker worker(config, 64, /*prefix_cache=*/true);
+  const SequenceSpec spec = worker.Spec(1, Chatty(10), Limits(8));
+  std::vector<BlockHandle> blocks;
+  ASSERT_TRUE(worker.pool().Allocate(worker.scheduler().BlocksToReserve(10, 1),
+                                     BlockState::kReserved, spec.uid, &blocks));
+  worker.Bind(spec, blocks);
+  ASSERT_EQ(worker.scheduler().Plan(0).items[0].first_pos, 10u);
+  EXPECT_EQ(worker.scheduler().PlanAhead(), nullptr) << "token 12 is at a border";
+  worker.scheduler().Finish(std::vector<ItemResult>{{7, false}}, 10, 0);
+  EXPECT_EQ(worker.scheduler().Plan(0).checkpoints.size(), 1u);
+  EXPECT_NE(worker.scheduler().PlanAhead(), nullptr);
+}
+
 TEST(SchedulerTest, WhatHoldsNoNumbersIsFoundByNoOtherPrompt) {
   SchedulerConfig config = ToyConfig();
   config.state_blocks = 2;

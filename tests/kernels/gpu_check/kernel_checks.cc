@@ -358,6 +358,7 @@ absl::Status CheckKernels(const StageInput& input, Report& report) {
   BATON_RETURN_IF_ERROR(CheckPackedWeights(input, report));
   BATON_RETURN_IF_ERROR(CheckRopeAppend(input, report));
   BATON_RETURN_IF_ERROR(CheckShortConv(input, report));
+  BATON_RETURN_IF_ERROR(CheckDeltaNets(input, report));
   BATON_RETURN_IF_ERROR(CheckExperts(input, report));
   BATON_RETURN_IF_ERROR(CheckKvSlices(input, report));
   BATON_RETURN_IF_ERROR(CheckSample(input, report));

@@ -69,6 +69,7 @@ absl::Status CheckKernels(const StageInput& input, Report& report);
 absl::Status CheckPackedWeights(const StageInput& input, Report& report);
 absl::Status CheckRopeAppend(const StageInput& input, Report& report);
 absl::Status CheckShortConv(const StageInput& input, Report& report);
+absl::Status CheckDeltaNets(const StageInput& input, Report& report);
 // Products that end with rope_append; norms that two products divide.
 absl::Status CheckJoinedRopes(const StageInput& input, Report& report);
 absl::Status CheckJoinedNorms(const StageInput& input, Report& report);
