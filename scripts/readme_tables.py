@@ -242,6 +242,9 @@ def overload_runs(result):
         " told within, p99 | TTFT p50 | ITL p99 | to that at capacity | lost |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
+    has_cores = all("cores" in row for row in result["open"])
+    if has_cores:
+        lines = [lines[0] + " cores: client | router |", lines[1] + "---:|---:|"]
     for row in result["open"]:
         age_s = row["refusal_age_p99_s"]
         told = "-" if age_s is None else f"{age_s * 1e3:.0f} ms"
@@ -251,6 +254,10 @@ def overload_runs(result):
             f" {row['ttft_p50_ms']:.0f} ms | {row['itl_p99_ms']:.1f} ms |"
             f" {row['itl_p99_to_capacity']:.2f} | {row['lost']} |"
         )
+        if has_cores:
+            of_router = row["cores"].get("router-0")
+            router = "-" if of_router is None else f"{of_router:.2f}"
+            lines[-1] += f" {row['cores']['client']:.2f} | {router} |"
     best = ", ".join(
         f"{name} {server['capacity']['per_s']:.1f} requests/s with {server['capacity']['clients']}"
         f" clients, ITL p99 {server['capacity']['itl_p99_ms']:.1f} ms"

@@ -141,10 +141,67 @@ class OverloadTest(unittest.TestCase):
             with self.assertRaises(argparse.ArgumentTypeError):
                 overload.peer_of(text)
 
-    def test_tokens_are_seen_in_the_forms_of_all_servers(self):
-        for line in (b'{"finish_reason":null}', b'{"finish_reason": null}'):
-            self.assertTrue(overload.TOKEN.search(line))
-        self.assertFalse(overload.TOKEN.search(b'{"finish_reason":"length"}'))
+    def test_a_record_of_the_client_says_how_it_ended(self):
+        record = {"intended_us": 1_000_000, "sent_us": 1_000_500, "end_us": 2_000_000}
+        whole = {**record, "outcome": "ok", "first_token_us": 1_500_000, "gaps_us": [100, 200]}
+        answer = overload.answer_of(whole)
+        self.assertEqual((answer.due, answer.sent, answer.ended), (1.0, 1.0005, 2.0))
+        self.assertEqual((answer.status, answer.arrivals), (200, [1.5, 1.5001, 1.5003]))
+        refused = {**record, "outcome": "http_error", "error": "status 429: the queue is full"}
+        answer = overload.answer_of(refused)
+        self.assertEqual((answer.status, answer.arrivals), (429, []))
+        for outcome in ("timed_out", "broke_off", "server_error", "unfinished"):
+            answer = overload.answer_of({**record, "outcome": outcome, "error": "status 429: no"})
+            self.assertEqual(answer.status, 0, outcome)
+
+    def client(self, folder, text):
+        """A program in the place of `baton`, whose answer is `text`."""
+        program = Path(folder, "baton")
+        program.write_text(
+            "#!/usr/bin/env python3\nimport json, sys, time\n"
+            "flag = lambda name: sys.argv[sys.argv.index(name) + 1]\n" + text
+        )
+        program.chmod(0o755)
+        return types.SimpleNamespace(baton=str(program), prompt=64, tokens=24, seed=3, seconds=0.3)
+
+    def test_the_client_is_asked_for_the_load_and_its_cores_are_counted(self):
+        said = """
+until = time.process_time() + 0.2  # works for so long, then waits
+while time.process_time() < until:
+    pass
+time.sleep(0.2)
+asked = {name: flag(name) for name in ("--rate", "--duration", "--seed", "--input", "--output")}
+assert sys.argv[1:3] == ["bench", "http://127.0.0.1:80"] and flag("--model") == "m"
+record = {"intended_us": 0, "sent_us": 0, "end_us": 1, "outcome": "ok"}
+run = {"report": {"cut_short": ""}, "requests": [record]}
+assert asked == {"--rate": "12.5", "--duration": "0.3s", "--seed": "3", "--input": "64",
+                 "--output": "24"}, asked
+open(flag("--json"), "w").write(json.dumps({"runs": [run]}))
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            args = self.client(folder, said)
+            pids = {"router-0": os.getpid()}
+            answers, cores = overload.open_loop(("127.0.0.1", 80), args, "m", pids, 12.5)
+        self.assertEqual([a.status for a in answers], [200])
+        self.assertEqual(set(cores), {"client", "router-0", "machine"})
+        self.assertGreater(cores["client"], 0)
+        self.assertGreaterEqual(cores["machine"], cores["client"])
+
+    def test_a_client_that_ends_early_has_the_cores_of_its_time(self):
+        client = subprocess.Popen(["true"])
+        cores = overload.cores_of({"client": client.pid}, client, 30)
+        self.assertEqual(cores["client"], 0)
+
+    def test_a_run_that_failed_or_broke_off_is_no_result(self):
+        cut = """
+run = {"report": {"cut_short": "the server was gone"}, "requests": []}
+open(flag("--json"), "w").write(json.dumps({"runs": [run]}))
+"""
+        for text, words in (("sys.exit('no server there')", "no server there"), (cut, "was gone")):
+            with tempfile.TemporaryDirectory() as folder:
+                args = self.client(folder, text)
+                with self.assertRaisesRegex(SystemExit, words):
+                    overload.open_loop(("127.0.0.1", 80), args, None, {}, 1.0)
 
 
 class StubServer:
@@ -278,6 +335,11 @@ class StructuredTest(unittest.TestCase):
 
 class ModeMapTest(unittest.TestCase):
     SHAPE = types.SimpleNamespace(prompt=3, tokens=2)
+
+    def test_tokens_are_seen_in_the_forms_of_all_servers(self):
+        for line in (b'{"finish_reason":null}', b'{"finish_reason": null}'):
+            self.assertTrue(mode_map.TOKEN.search(line))
+        self.assertFalse(mode_map.TOKEN.search(b'{"finish_reason":"length"}'))
 
     def answer(self, due, status, ended):
         answer = overload.Answer(due, due)
