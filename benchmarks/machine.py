@@ -60,7 +60,7 @@ def own_cpu_s(pid):
 
 
 def machine_cpu_s():
-    """Processor seconds that the whole machine has worked since it started, stolen ones included."""
+    """Processor seconds that the whole machine has worked since it started, with stolen ones."""
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(
         int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     )

@@ -6,9 +6,11 @@
       [--llama-cpp DIR] [--peer vllm=http://127.0.0.1:8000]
 
 First closed loops find the capacity: for each number of clients (--streams), each client asks again
-as soon as it has its answer; the most answers a second are the capacity. Then, for each load, a
-server that has just started gets Poisson arrivals at that many times the capacity, whatever became
-of those before. Requests have --prompt tokens and ask for --tokens tokens. Printed for each load:
+as soon as it has its answer. The number with the most answers a second is measured again, for as
+long as a load: that is the capacity. Then, for each load, a server that has just started gets
+Poisson arrivals at that many times the capacity, whatever became of those before. Requests have
+--prompt tokens and ask for --tokens tokens. Printed for each load:
+  offered        arrivals, in parts of the capacity: at 1x chance gives some more or less
   first15, all   answers a second that ended in the first 15 s and in the whole time, and the same
                  in parts of the capacity
   refused        answers of 429 and 503, and the 99th percentile of their age
@@ -17,8 +19,8 @@ of those before. Requests have --prompt tokens and ask for --tokens tokens. Prin
   cores          processor seconds a second, up to the last arrival: of the client, of each process
                  of Baton, and of all that the machine ran
 Times count from the intended start of a request. A row whose client was late (99th percentile
-above 1 % of the median TTFT) is void. The client is `baton bench`: it has the machine in common with
-the server, and its cores are not the server's.
+above 1 % of the median TTFT) is void. The client is `baton bench`: it has the machine in common
+with the server, and its cores are not the server's.
 
 Peers get the same loads: so many times *Baton's* capacity, with the same arrivals and prompts, one
 server at a time, A B B A ... over the loads; their closed loops tell their own capacity, to which
@@ -267,10 +269,9 @@ def cores_of(pids, client, seconds):
     return {name: round((after[name] - before[name]) / took, 4) for name in after}
 
 
-def closed_loop(where, args, model, num_clients):
-    """Answers of clients that each have one request under way."""
-    seconds = WARM_UP_S + args.closed_seconds
-    flags = ["--users", str(num_clients), "--duration", f"{seconds:g}s"]
+def closed_loop(where, args, model, num_clients, seconds):
+    """Answers of clients that each have one request under way, after a warm-up."""
+    flags = ["--users", str(num_clients), "--duration", f"{WARM_UP_S + seconds:g}s"]
     return load(where, args, model, {}, [*flags, "--seed", str(1000 * num_clients)])[0]
 
 
@@ -289,26 +290,32 @@ def gaps_ms(answers):
     ]
 
 
+def measure_loop(server, where, args, num_clients, seconds):
+    """Answers a second of a closed loop, and the tail of their gaps."""
+    answers = closed_loop(where, args, server.model, num_clients, seconds)
+    end = WARM_UP_S + seconds
+    served = [a for a in answers if a.status == 200]
+    rate = sum(WARM_UP_S < a.ended <= end for a in served) / seconds
+    row = {"clients": num_clients, "seconds": seconds, "per_s": rate}
+    row["itl_p99_ms"] = quantile(gaps_ms(served), 0.99)
+    said = f"{rate:7.2f}/s, ITL p99 {row['itl_p99_ms']:.0f} ms"
+    print(f"{server.name}: closed loop of {num_clients:3}: {said}", flush=True)
+    return row
+
+
 def measure_capacity(server, args):
-    """The best closed loop, and all of them."""
-    loops = []
+    """The capacity, and all closed loops. The best of several short loops was lucky too, so its
+    number of clients is measured again, for as long as an open loop takes."""
     where = server.open()
     try:
-        for num_clients in args.streams:
-            answers = closed_loop(where, args, server.model, num_clients)
-            end = WARM_UP_S + args.closed_seconds
-            served = [a for a in answers if a.status == 200]
-            rate = sum(WARM_UP_S < a.ended <= end for a in served) / args.closed_seconds
-            itl_p99_ms = quantile(gaps_ms(served), 0.99)
-            loops.append({"clients": num_clients, "per_s": rate, "itl_p99_ms": itl_p99_ms})
-            said = f"{rate:7.2f}/s, ITL p99 {itl_p99_ms:.0f} ms"
-            print(f"{server.name}: closed loop of {num_clients:3}: {said}", flush=True)
+        loops = [measure_loop(server, where, args, n, args.closed_seconds) for n in args.streams]
+        best = max(loops, key=lambda loop: loop["per_s"])
+        if best["per_s"] == 0:
+            raise SystemExit(f"{server.name} answered nothing in any closed loop")
+        capacity = measure_loop(server, where, args, best["clients"], args.seconds)
     finally:
         server.close()
-    best = max(loops, key=lambda loop: loop["per_s"])
-    if best["per_s"] == 0:
-        raise SystemExit(f"{server.name} answered nothing in any closed loop")
-    return {"capacity": best, "closed": loops}
+    return {"capacity": capacity, "closed": loops}
 
 
 def row_of(answers, seconds, capacity):
@@ -324,6 +331,7 @@ def row_of(answers, seconds, capacity):
     lag_p99_ms = quantile([(a.sent - a.due) * 1e3 for a in answers], 0.99)
     return {
         "offered_per_s": len(answers) / seconds,
+        "offered_to_capacity": len(answers) / seconds / capacity["per_s"],
         "first15_per_s": first,
         "first15_to_capacity": first / capacity["per_s"],
         "all_per_s": whole,
@@ -363,7 +371,8 @@ def measure_load(server, args, rate, capacity):
 def say(times, row):
     void = f"; VOID: the client was {row['lag_p99_ms']:.0f} ms late" if row["void"] else ""
     print(
-        f"{row['server']} {times:4.1f}x: first15 {row['first15_per_s']:6.2f}/s "
+        f"{row['server']} {times:4.1f}x: offered {row['offered_to_capacity']:.2f};"
+        f" first15 {row['first15_per_s']:6.2f}/s "
         f"({row['first15_to_capacity']:.2f}), all {row['all_per_s']:6.2f}/s "
         f"({row['all_to_capacity']:.2f}); refused {row['refused']} "
         f"at p99 {row['refusal_age_p99_s']:.3f} s; TTFT {row['ttft_p50_ms']:.0f} /"
