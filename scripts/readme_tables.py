@@ -237,19 +237,25 @@ def overload(row):
 
 
 def overload_runs(result):
-    lines = [
-        "| server | load | first 15 s, of capacity | 60 s, of capacity | refused |"
-        " told within, p99 | TTFT p50 | ITL p99 | to that at capacity | lost |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    has_cores = all("cores" in row for row in result["open"])
+    offered = " offered, of capacity |" if has_cores else ""
+    cores = " cores of the client / router |" if has_cores else ""
+    columns = f"| server | load |{offered} first 15 s, of capacity | 60 s, of capacity | refused |"
+    columns += f" told within, p99 | TTFT p50 | ITL p99 | to that at capacity | lost |{cores}"
+    lines = [columns, "|---|" + "---:|" * (columns.count("|") - 2)]
     for row in result["open"]:
         age_s = row["refusal_age_p99_s"]
         told = "-" if age_s is None else f"{age_s * 1e3:.0f} ms"
+        offered = cores = ""
+        if has_cores:
+            took = [row["cores"].get(name) for name in ("client", "router-0")]
+            cores = " " + " / ".join("-" if c is None else f"{c:.2f}" for c in took) + " |"
+            offered = f" {row['offered_to_capacity']:.2f} |"
         lines.append(
-            f"| {row['server']} | {row['times']:g}x | {row['first15_to_capacity']:.2f} |"
+            f"| {row['server']} | {row['times']:g}x |{offered} {row['first15_to_capacity']:.2f} |"
             f" {row['all_to_capacity']:.2f} | {row['refused']} | {told} |"
             f" {row['ttft_p50_ms']:.0f} ms | {row['itl_p99_ms']:.1f} ms |"
-            f" {row['itl_p99_to_capacity']:.2f} | {row['lost']} |"
+            f" {row['itl_p99_to_capacity']:.2f} | {row['lost']} |{cores}"
         )
     best = ", ".join(
         f"{name} {server['capacity']['per_s']:.1f} requests/s with {server['capacity']['clients']}"

@@ -32,8 +32,8 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from overload import TIMEOUT_S, Answer, ask, body_of, gaps_ms
-from serving import ROOT, Server, argument_parser
+from overload import TIMEOUT_S, Answer, gaps_ms
+from serving import ROOT, Server, argument_parser, token_prompt
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from machine import count, counts, positives, quantile, record, spread  # noqa: E402
@@ -41,10 +41,55 @@ from machine import count, counts, positives, quantile, record, spread  # noqa: 
 STATIC = ("disagg", "aggregated")
 MODES = (*STATIC, "adaptive")
 TARGET = 0.97
+TOKEN = re.compile(rb'"finish_reason": ?null')
 
 
 def address(server):
     return "127.0.0.1", server.port
+
+
+async def ask(where, body, answer, start):
+    """Streams one completion over a connection of its own."""
+    writer = None
+    try:
+        reader, writer = await asyncio.open_connection(*where)
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: {where[0]}\r\nConnection: close\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        writer.write(head.encode() + body)
+        await writer.drain()
+        status = int((await reader.readline()).split()[1])
+        is_done = status != 200
+        while line := await reader.readline():
+            if status != 200 or not line.startswith(b"data: "):
+                continue
+            if line.startswith(b"data: [DONE]"):
+                is_done = True
+                break
+            if b'"error"' in line[:20]:
+                break
+            if TOKEN.search(line):
+                answer.arrivals.append(time.monotonic() - start)
+        if is_done:
+            answer.status = status
+    except (OSError, IndexError, ValueError):
+        pass
+    finally:
+        answer.ended = time.monotonic() - start
+        if writer is not None:
+            writer.close()
+
+
+def body_of(rng, shape):
+    body = {
+        "prompt": token_prompt(rng, shape.prompt),
+        "max_tokens": shape.tokens,
+        "temperature": 0,
+        "stream": True,
+        "ignore_eos": True,
+    }
+    return json.dumps(body).encode()
 
 
 async def limited(where, body, answer, start):
@@ -56,7 +101,7 @@ async def limited(where, body, answer, start):
 async def closed_loop(where, shape, num_clients, num_requests, seed):
     """Answers a second of clients that each have one request under way."""
     rng = random.Random(seed)
-    left = [body_of(rng, shape, None) for _ in range(num_requests)]
+    left = [body_of(rng, shape) for _ in range(num_requests)]
     start = time.monotonic()
     answers = []
 
@@ -79,7 +124,7 @@ async def open_loop(where, shape, rate, num_requests, seed):
     at = 0.0
     for _ in range(num_requests):
         at += rng.expovariate(rate)
-        body = body_of(rng, shape, None)
+        body = body_of(rng, shape)
         await asyncio.sleep(max(0, start + at - time.monotonic()))
         answer = Answer(at, time.monotonic() - start)
         answers.append(answer)

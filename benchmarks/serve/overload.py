@@ -6,16 +6,21 @@
       [--llama-cpp DIR] [--peer vllm=http://127.0.0.1:8000]
 
 First closed loops find the capacity: for each number of clients (--streams), each client asks again
-as soon as it has its answer; the most answers a second are the capacity. Then, for each load, a
-server that has just started gets Poisson arrivals at that many times the capacity, whatever became
-of those before. Requests have --prompt tokens and ask for --tokens tokens. Printed for each load:
+as soon as it has its answer. The number with the most answers a second is measured again, for as
+long as a load: that is the capacity. Then, for each load, a server that has just started gets
+Poisson arrivals at that many times the capacity, whatever became of those before. Requests have
+--prompt tokens and ask for --tokens tokens. Printed for each load:
+  offered        arrivals, in parts of the capacity: at 1x chance gives some more or less
   first15, all   answers a second that ended in the first 15 s and in the whole time, and the same
                  in parts of the capacity
   refused        answers of 429 and 503, and the 99th percentile of their age
   ttft, itl      of the accepted: median and 99th percentile, ms
   lost           neither answered nor refused, which must be 0
+  cores          processor seconds a second, up to the last arrival: of the client, of each process
+                 of Baton, and of all that the machine ran
 Times count from the intended start of a request. A row whose client was late (99th percentile
-above 1 % of the median TTFT) is void.
+above 1 % of the median TTFT) is void. The client is `baton bench`: it has the machine in common
+with the server, and its cores are not the server's.
 
 Peers get the same loads: so many times *Baton's* capacity, with the same arrivals and prompts, one
 server at a time, A B B A ... over the loads; their closed loops tell their own capacity, to which
@@ -26,32 +31,43 @@ only.
 """
 
 import argparse
-import asyncio
 import http.client
 import json
 import os
-import random
 import re
-import resource
 import shlex
+import subprocess
 import sys
+import tempfile
 import time
 import urllib.parse
 from pathlib import Path
 
-from serving import ROOT, Server, argument_parser, token_prompt
+from serving import ROOT, Server, argument_parser
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 sys.path.insert(0, str(ROOT / "benchmarks" / "compare"))
 import servers as programs  # noqa: E402
-from machine import count, counts, free_port, positive, positives, quantile, record  # noqa: E402
+from machine import (  # noqa: E402
+    count,
+    counts,
+    free_port,
+    machine_cpu_s,
+    own_cpu_s,
+    positive,
+    positives,
+    quantile,
+    record,
+    wait_or_kill,
+)
 
 WARM_UP_S = 5
 EARLY_S = 15
 # A request that waits and then streams for longer is lost.
 TIMEOUT_S = 120
 MAX_LAG_SHARE = 0.01
-TOKEN = re.compile(rb'"finish_reason": ?null')
+TOKEN_IDS = "1000:39999"
+STATUS = re.compile(r"status (\d+)")
 
 
 class Answer:
@@ -85,6 +101,10 @@ class Baton:
                 return float(line.rsplit(" ", 1)[1])
         return None
 
+    def pids(self):
+        rows = {row["worker_id"]: row["pid"] for row in self.server.processes()}
+        return {**rows, "serve": self.server.process.pid}
+
     def close(self):
         self.server.stop()
 
@@ -113,6 +133,9 @@ class LlamaServer:
 
     def limit(self):
         return None
+
+    def pids(self):
+        return {self.name: self.server.process.pid}
 
     def close(self):
         self.server.stop()
@@ -155,6 +178,9 @@ class Peer:
     def limit(self):
         return None
 
+    def pids(self):
+        return {}  # its processes are not known
+
     def close(self):
         pass
 
@@ -180,83 +206,79 @@ def all_servers(args):
     return started + [Peer(name, url) for name, url in args.peer]
 
 
-async def ask(where, body, answer, start):
-    """Streams one completion over a connection of its own."""
-    writer = None
-    try:
-        reader, writer = await asyncio.open_connection(*where)
-        head = (
-            f"POST /v1/completions HTTP/1.1\r\nHost: {where[0]}\r\nConnection: close\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        writer.write(head.encode() + body)
-        await writer.drain()
-        status = int((await reader.readline()).split()[1])
-        is_done = status != 200
-        while line := await reader.readline():
-            if status != 200 or not line.startswith(b"data: "):
-                continue
-            if line.startswith(b"data: [DONE]"):
-                is_done = True
-                break
-            if b'"error"' in line[:20]:
-                break
-            if TOKEN.search(line):
-                answer.arrivals.append(time.monotonic() - start)
-        if is_done:
-            answer.status = status
-    except (OSError, IndexError, ValueError):
-        pass
-    finally:
-        answer.ended = time.monotonic() - start
-        if writer is not None:
-            writer.close()
+def answer_of(request):
+    """One record of `baton bench` as an Answer."""
+    answer = Answer(request["intended_us"] / 1e6, request["sent_us"] / 1e6)
+    if request["end_us"] >= 0:
+        answer.ended = request["end_us"] / 1e6
+    if request["outcome"] == "ok":
+        answer.status = 200
+    elif request["outcome"] == "http_error":
+        answer.status = int(STATUS.match(request["error"])[1])
+    if "first_token_us" in request:
+        at = request["first_token_us"]
+        answer.arrivals = [at / 1e6]
+        for gap in request["gaps_us"]:
+            at += gap
+            answer.arrivals.append(at / 1e6)
+    return answer
 
 
-def body_of(rng, args, model):
-    body = {
-        "prompt": token_prompt(rng, args.prompt),
-        "max_tokens": args.tokens,
-        "temperature": 0,
-        "stream": True,
-        "ignore_eos": True,
-    }
-    return json.dumps(body if model is None else {"model": model, **body}).encode()
+def load(where, args, model, pids, flags):
+    """Answers of one run of the client, and who took how many cores until `--duration`."""
+    host, port = where
+    seconds = float(flags[flags.index("--duration") + 1].rstrip("s"))
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "run.json")
+        argv = [args.baton, "bench", f"http://{host}:{port}", "--api", "completions"]
+        argv += ["--token-ids", TOKEN_IDS, "--input", str(args.prompt), "--output"]
+        argv += [str(args.tokens), "--timeout", f"{TIMEOUT_S}s", "--json", str(out), *flags]
+        argv += [] if model is None else ["--model", model]
+        with open(Path(folder, "said.txt"), "w+") as said:
+            client = subprocess.Popen(argv, stdout=said, stderr=said)
+            try:
+                cores = cores_of({"client": client.pid, **pids}, client, seconds)
+                client.wait(seconds + 2 * TIMEOUT_S)
+            finally:
+                wait_or_kill(client, 0)
+            if not out.exists():
+                said.seek(0)
+                raise SystemExit(f"{' '.join(argv[:3])} failed: {said.read()[-500:]}")
+        run = json.loads(out.read_text())["runs"][0]
+    if run["report"]["cut_short"]:
+        raise SystemExit(f"{' '.join(argv[:3])} broke off: {run['report']['cut_short']}")
+    return [answer_of(request) for request in run["requests"]], cores
 
 
-async def closed_loop(where, args, model, num_clients):
-    """Answers of clients that each have one request under way."""
-    start = time.monotonic()
-    answers = []
+def cores_of(pids, client, seconds):
+    """Processor seconds a second of each process and of the whole machine, until the client ends or
+    its last request may have been sent."""
 
-    async def client(seed):
-        rng = random.Random(seed)
-        while (now := time.monotonic() - start) < WARM_UP_S + args.closed_seconds:
-            answer = Answer(now, now)
-            answers.append(answer)
-            call = ask(where, body_of(rng, args, model), answer, start)
-            await asyncio.wait_for(call, TIMEOUT_S)
+    def sample():
+        return {**{n: own_cpu_s(pid) for n, pid in pids.items()}, "machine": machine_cpu_s()}
 
-    await asyncio.gather(*(client(1000 * num_clients + i) for i in range(num_clients)))
-    return answers
+    start = at = time.monotonic()
+    before = after = sample()
+    while (left := start + seconds - at) > 0:
+        try:
+            client.wait(min(left, 1))
+            break
+        except subprocess.TimeoutExpired:
+            after, at = sample(), time.monotonic()
+    took = max(at - start, 1e-9)
+    return {name: round((after[name] - before[name]) / took, 4) for name in after}
 
 
-async def open_loop(where, args, model, rate):
-    """Answers to Poisson arrivals."""
-    rng = random.Random(args.seed)
-    start = time.monotonic()
-    answers, tasks = [], []
-    at = rng.expovariate(rate)
-    while at < args.seconds:
-        body = body_of(rng, args, model)
-        await asyncio.sleep(max(0, start + at - time.monotonic()))
-        answer = Answer(at, time.monotonic() - start)
-        answers.append(answer)
-        call = asyncio.wait_for(ask(where, body, answer, start), TIMEOUT_S)
-        tasks.append(asyncio.create_task(call))
-        at += rng.expovariate(rate)
-    await asyncio.gather(*tasks, return_exceptions=True)
-    return answers
+def closed_loop(where, args, model, num_clients, seconds):
+    """Answers of clients that each have one request under way, after a warm-up."""
+    flags = ["--users", str(num_clients), "--duration", f"{WARM_UP_S + seconds:g}s"]
+    return load(where, args, model, {}, [*flags, "--seed", str(1000 * num_clients)])[0]
+
+
+def open_loop(where, args, model, pids, rate):
+    """Answers to Poisson arrivals, and the cores that they took."""
+    flags = ["--rate", f"{rate:.6g}", "--duration", f"{args.seconds:g}s"]
+    return load(where, args, model, pids, [*flags, "--seed", str(args.seed)])
 
 
 def gaps_ms(answers):
@@ -268,26 +290,32 @@ def gaps_ms(answers):
     ]
 
 
+def measure_loop(server, where, args, num_clients, seconds):
+    """Answers a second of a closed loop, and the tail of their gaps."""
+    answers = closed_loop(where, args, server.model, num_clients, seconds)
+    end = WARM_UP_S + seconds
+    served = [a for a in answers if a.status == 200]
+    rate = sum(WARM_UP_S < a.ended <= end for a in served) / seconds
+    row = {"clients": num_clients, "seconds": seconds, "per_s": rate}
+    row["itl_p99_ms"] = quantile(gaps_ms(served), 0.99)
+    said = f"{rate:7.2f}/s, ITL p99 {row['itl_p99_ms']:.0f} ms"
+    print(f"{server.name}: closed loop of {num_clients:3}: {said}", flush=True)
+    return row
+
+
 def measure_capacity(server, args):
-    """The best closed loop, and all of them."""
-    loops = []
+    """The capacity, and all closed loops. The best of several short loops was lucky too, so its
+    number of clients is measured again, for as long as an open loop takes."""
     where = server.open()
     try:
-        for num_clients in args.streams:
-            answers = asyncio.run(closed_loop(where, args, server.model, num_clients))
-            end = WARM_UP_S + args.closed_seconds
-            served = [a for a in answers if a.status == 200]
-            rate = sum(WARM_UP_S < a.ended <= end for a in served) / args.closed_seconds
-            itl_p99_ms = quantile(gaps_ms(served), 0.99)
-            loops.append({"clients": num_clients, "per_s": rate, "itl_p99_ms": itl_p99_ms})
-            said = f"{rate:7.2f}/s, ITL p99 {itl_p99_ms:.0f} ms"
-            print(f"{server.name}: closed loop of {num_clients:3}: {said}", flush=True)
+        loops = [measure_loop(server, where, args, n, args.closed_seconds) for n in args.streams]
+        best = max(loops, key=lambda loop: loop["per_s"])
+        if best["per_s"] == 0:
+            raise SystemExit(f"{server.name} answered nothing in any closed loop")
+        capacity = measure_loop(server, where, args, best["clients"], args.seconds)
     finally:
         server.close()
-    best = max(loops, key=lambda loop: loop["per_s"])
-    if best["per_s"] == 0:
-        raise SystemExit(f"{server.name} answered nothing in any closed loop")
-    return {"capacity": best, "closed": loops}
+    return {"capacity": capacity, "closed": loops}
 
 
 def row_of(answers, seconds, capacity):
@@ -303,6 +331,7 @@ def row_of(answers, seconds, capacity):
     lag_p99_ms = quantile([(a.sent - a.due) * 1e3 for a in answers], 0.99)
     return {
         "offered_per_s": len(answers) / seconds,
+        "offered_to_capacity": len(answers) / seconds / capacity["per_s"],
         "first15_per_s": first,
         "first15_to_capacity": first / capacity["per_s"],
         "all_per_s": whole,
@@ -332,23 +361,26 @@ def row_of(answers, seconds, capacity):
 def measure_load(server, args, rate, capacity):
     where = server.open()
     try:
-        answers = asyncio.run(open_loop(where, args, server.model, rate))
+        answers, cores = open_loop(where, args, server.model, server.pids(), rate)
         limit = server.limit()
     finally:
         server.close()
-    return {**row_of(answers, args.seconds, capacity), "batch_limit": limit}
+    return {**row_of(answers, args.seconds, capacity), "batch_limit": limit, "cores": cores}
 
 
 def say(times, row):
     void = f"; VOID: the client was {row['lag_p99_ms']:.0f} ms late" if row["void"] else ""
     print(
-        f"{row['server']} {times:4.1f}x: first15 {row['first15_per_s']:6.2f}/s "
+        f"{row['server']} {times:4.1f}x: offered {row['offered_to_capacity']:.2f};"
+        f" first15 {row['first15_per_s']:6.2f}/s "
         f"({row['first15_to_capacity']:.2f}), all {row['all_per_s']:6.2f}/s "
         f"({row['all_to_capacity']:.2f}); refused {row['refused']} "
         f"at p99 {row['refusal_age_p99_s']:.3f} s; TTFT {row['ttft_p50_ms']:.0f} /"
         f" {row['ttft_p99_ms']:.0f} ms; ITL p99 {row['itl_p99_ms']:.0f} ms"
         f" ({row['itl_p99_to_capacity']:.2f}); failed {row['failed']}, lost {row['lost']};"
-        f" limit {row['batch_limit']}{void}",
+        f" limit {row['batch_limit']}; cores "
+        + ", ".join(f"{name} {cores:.3f}" for name, cores in row["cores"].items())
+        + void,
         flush=True,
     )
 
@@ -366,9 +398,6 @@ def main():
     parser.add_argument("--llama-cpp", metavar="DIR")
     parser.add_argument("--peer", type=peer_of, action="append", default=[], metavar="NAME=URL")
     args = parser.parse_args()
-    # Ten times the capacity for a minute are thousands of connections at a time.
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     result = {**record("overload", args.threads), "model": Path(args.model).name}
     result |= {"seed": args.seed, "prompt": args.prompt, "tokens": args.tokens}
     result |= {"seconds": args.seconds, "serve_args": args.serve_args}

@@ -125,6 +125,7 @@ class OverloadTest(unittest.TestCase):
         ]
         row = overload.row_of(answers, 60.0, {"per_s": 0.1, "itl_p99_ms": 1000.0})
         self.assertAlmostEqual(row["first15_per_s"], 1 / 15)
+        self.assertAlmostEqual(row["offered_to_capacity"], 5 / 60 / 0.1)
         self.assertAlmostEqual(row["all_to_capacity"], 2 / 60 / 0.1)
         self.assertEqual((row["served"], row["refused"], row["lost"], row["failed"]), (3, 1, 1, 0))
         self.assertAlmostEqual(row["refusal_age_p99_s"], 0.1)
@@ -144,10 +145,94 @@ class OverloadTest(unittest.TestCase):
             with self.assertRaises(argparse.ArgumentTypeError):
                 overload.peer_of(text)
 
-    def test_tokens_are_seen_in_the_forms_of_all_servers(self):
-        for line in (b'{"finish_reason":null}', b'{"finish_reason": null}'):
-            self.assertTrue(overload.TOKEN.search(line))
-        self.assertFalse(overload.TOKEN.search(b'{"finish_reason":"length"}'))
+    def test_a_record_of_the_client_says_how_it_ended(self):
+        record = {"intended_us": 1_000_000, "sent_us": 1_000_500, "end_us": 2_000_000}
+        whole = {**record, "outcome": "ok", "first_token_us": 1_500_000, "gaps_us": [100, 200]}
+        answer = overload.answer_of(whole)
+        self.assertEqual((answer.due, answer.sent, answer.ended), (1.0, 1.0005, 2.0))
+        self.assertEqual((answer.status, answer.arrivals), (200, [1.5, 1.5001, 1.5003]))
+        refused = {**record, "outcome": "http_error", "error": "status 429: the queue is full"}
+        answer = overload.answer_of(refused)
+        self.assertEqual((answer.status, answer.arrivals), (429, []))
+        for outcome in ("timed_out", "broke_off", "server_error", "unfinished"):
+            answer = overload.answer_of({**record, "outcome": outcome, "error": "status 429: no"})
+            self.assertEqual(answer.status, 0, outcome)
+
+    def client(self, folder, text):
+        """A program in the place of `baton`, whose answer is `text`."""
+        program = Path(folder, "baton")
+        program.write_text(
+            "#!/usr/bin/env python3\nimport json, sys, time\n"
+            "flag = lambda name: sys.argv[sys.argv.index(name) + 1]\n" + text
+        )
+        program.chmod(0o755)
+        return types.SimpleNamespace(baton=str(program), prompt=64, tokens=24, seed=3, seconds=0.3)
+
+    def test_the_client_is_asked_for_the_load_and_its_cores_are_counted(self):
+        said = """
+until = time.process_time() + 0.2  # works for so long, then waits
+while time.process_time() < until:
+    pass
+time.sleep(0.2)
+asked = {name: flag(name) for name in ("--rate", "--duration", "--seed", "--input", "--output")}
+assert sys.argv[1:3] == ["bench", "http://127.0.0.1:80"] and flag("--model") == "m"
+record = {"intended_us": 0, "sent_us": 0, "end_us": 1, "outcome": "ok"}
+run = {"report": {"cut_short": ""}, "requests": [record]}
+assert asked == {"--rate": "12.5", "--duration": "0.3s", "--seed": "3", "--input": "64",
+                 "--output": "24"}, asked
+open(flag("--json"), "w").write(json.dumps({"runs": [run]}))
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            args = self.client(folder, said)
+            pids = {"router-0": os.getpid()}
+            answers, cores = overload.open_loop(("127.0.0.1", 80), args, "m", pids, 12.5)
+        self.assertEqual([a.status for a in answers], [200])
+        self.assertEqual(set(cores), {"client", "router-0", "machine"})
+        self.assertGreater(cores["client"], 0)
+        self.assertGreaterEqual(cores["machine"], cores["client"])
+
+    def test_the_capacity_is_the_best_number_of_clients_measured_again(self):
+        said = """
+users, end = int(flag("--users")), float(flag("--duration").rstrip("s"))
+per_s = {1: 4, 2: 8, 3: 6}[users] - (2 if end > 6.5 else 0)  # luck does not last
+record = {"outcome": "ok", "first_token_us": 0, "gaps_us": [1000]}
+ends = [5.0 + (i + 1) / per_s for i in range(int((end - 5) * per_s))]
+requests = [{**record, "intended_us": 0, "sent_us": 0, "end_us": int(at * 1e6)} for at in ends]
+run = {"report": {"cut_short": ""}, "requests": requests}
+open(flag("--json"), "w").write(json.dumps({"runs": [run]}))
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            args = self.client(folder, said)
+            args.streams, args.closed_seconds, args.seconds = [1, 2, 3], 1.0, 2.0
+            closed = []
+            server = types.SimpleNamespace(
+                name="x",
+                model=None,
+                open=lambda: ("127.0.0.1", 80),
+                close=lambda: closed.append(True),
+            )
+            found = overload.measure_capacity(server, args)
+        self.assertEqual([loop["per_s"] for loop in found["closed"]], [4, 8, 6])
+        capacity = found["capacity"]
+        self.assertEqual((capacity["clients"], capacity["per_s"]), (2, 6))
+        self.assertAlmostEqual(capacity["itl_p99_ms"], 1.0)
+        self.assertEqual(closed, [True])
+
+    def test_a_client_that_ends_early_has_the_cores_of_its_time(self):
+        client = subprocess.Popen(["true"])
+        cores = overload.cores_of({"client": client.pid}, client, 30)
+        self.assertEqual(cores["client"], 0)
+
+    def test_a_run_that_failed_or_broke_off_is_no_result(self):
+        cut = """
+run = {"report": {"cut_short": "the server was gone"}, "requests": []}
+open(flag("--json"), "w").write(json.dumps({"runs": [run]}))
+"""
+        for text, words in (("sys.exit('no server there')", "no server there"), (cut, "was gone")):
+            with tempfile.TemporaryDirectory() as folder:
+                args = self.client(folder, text)
+                with self.assertRaisesRegex(SystemExit, words):
+                    overload.open_loop(("127.0.0.1", 80), args, None, {}, 1.0)
 
 
 class StubServer:
@@ -281,6 +366,11 @@ class StructuredTest(unittest.TestCase):
 
 class ModeMapTest(unittest.TestCase):
     SHAPE = types.SimpleNamespace(prompt=3, tokens=2)
+
+    def test_tokens_are_seen_in_the_forms_of_all_servers(self):
+        for line in (b'{"finish_reason":null}', b'{"finish_reason": null}'):
+            self.assertTrue(mode_map.TOKEN.search(line))
+        self.assertFalse(mode_map.TOKEN.search(b'{"finish_reason":"length"}'))
 
     def answer(self, due, status, ended):
         answer = overload.Answer(due, due)
