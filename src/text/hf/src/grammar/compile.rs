@@ -7,6 +7,7 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::TokenParser;
 use serde_json::{json, Map, Value};
 
+use super::regex::Dialect;
 use super::schema::{self, Blanks, Checked, Strictness};
 use super::state::Grammar;
 use super::vocabulary::Vocabulary;
@@ -217,7 +218,7 @@ fn compile_plain(
         }
         Kind::Regex => {
             // Its own rewrite for `pattern` makes \d and \w ASCII; from_regex would not.
-            let ascii = regex::rewritten(text, "dws")
+            let ascii = regex::rewritten(text, Dialect::Ascii)
                 .map_err(|message| Failure::invalid(format!("{}: {message}", name_of(kind))))?;
             GrammarWithLexer::from_lark(format!("start: /{ascii}/"))
         }

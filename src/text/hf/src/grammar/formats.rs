@@ -341,7 +341,7 @@ impl Forms<'_> {
     ) -> Result<String, Failure> {
         let members = members_of(format, place, &["type", "pattern"])?;
         let at = format!("{place}/pattern");
-        let pattern = regex::checked(text_of(members.get("pattern"), &at)?, "dws")
+        let pattern = regex::checked(text_of(members.get("pattern"), &at)?, regex::Dialect::Ascii)
             .map_err(|why| invalid(&at, &why))?;
         self.lexeme(name, &format!("(/{pattern}/)"), place, follow)
     }

@@ -13,6 +13,7 @@ use super::endless;
 use super::names::{close_to, names_of, Names, MAX_COPIED_BYTES};
 use super::one_of;
 use super::places::{escaped, find, find_anchor, name_of_definition, refuse_ref_cycles};
+use super::regex::Dialect;
 use crate::Failure;
 
 /// Whether a keyword that cannot be enforced is refused or listed.
@@ -199,9 +200,9 @@ impl Checker<'_> {
         let mut out = Map::new();
         let closes = closes_alone(members);
         let names = if self.name_bytes_left > 0 { names_of(members, self.source) } else { None };
-        let names = names.filter(|names| match names {
-            Names::Pattern(pattern) => parse_pattern(pattern).is_ok(),
-            Names::Listed(_) => true,
+        let names = names.and_then(|names| match names {
+            Names::Pattern(pattern) => parse_pattern(&pattern).ok().map(Names::Pattern),
+            Names::Listed(_) => Some(names),
         });
         for (key, value) in members {
             let is_read = (closes && key == "unevaluatedProperties")
@@ -311,13 +312,22 @@ impl Checker<'_> {
         let mut out = Map::new();
         for (name, schema) in members {
             let place = format!("{place}/{}", escaped(name));
-            if key == "patternProperties" {
-                if let Err(why) = parse_pattern(name) {
+            let name = match key {
+                "patternProperties" => parse_pattern(name),
+                _ => Ok(name.clone()),
+            };
+            let name = name.and_then(|name| match out.contains_key(&name) {
+                true => Err("another pattern says the same".to_string()),
+                false => Ok(name),
+            });
+            match name {
+                Ok(name) => {
+                    out.insert(name, self.schema(schema, &place, depth + 1, role)?);
+                }
+                Err(why) => {
                     self.unsupported(&place, &why)?;
-                    continue;
                 }
             }
-            out.insert(name.clone(), self.schema(schema, &place, depth + 1, role)?);
         }
         Ok(Some(Value::Object(out)))
     }
@@ -436,7 +446,7 @@ impl Checker<'_> {
     fn pattern(&mut self, value: &Value, place: &str) -> Result<Option<Value>, Failure> {
         let pattern = value.as_str().ok_or_else(|| wrong(place, "a text", value))?;
         match parse_pattern(pattern) {
-            Ok(()) => Ok(Some(value.clone())),
+            Ok(pattern) => Ok(Some(Value::String(pattern))),
             Err(why) => self.unsupported(place, &why),
         }
     }
@@ -701,9 +711,10 @@ fn inexact_integer(value: &Value) -> Option<String> {
     }
 }
 
-fn parse_pattern(pattern: &str) -> Result<(), String> {
-    let checked = super::regex::checked(pattern, "dw");
-    checked.map(|_| ()).map_err(|reason| format!("the pattern is not supported: {reason}"))
+/// The pattern in llguidance's form.
+fn parse_pattern(pattern: &str) -> Result<String, String> {
+    super::regex::checked(pattern, Dialect::Ecma)
+        .map_err(|reason| format!("the pattern is not supported: {reason}"))
 }
 
 /// The schemas inside of a checked one, each with its place; definitions come first.
