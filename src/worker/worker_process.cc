@@ -130,6 +130,7 @@ struct WorkerProcess::Parts {
   Status StartSpans();
   Status Ready();
   std::shared_ptr<Registration> CurrentRegistration();
+  void ReportLinks();
   v1::WorkerHello Hello() const;
   v1::WorkerLoad Load();
 };
@@ -303,6 +304,12 @@ std::shared_ptr<Registration> WorkerProcess::Parts::CurrentRegistration() {
   return registration;
 }
 
+// A router pairs workers by their links. Until it hears of one, prompts wait for it, or the decode
+// worker computes them.
+void WorkerProcess::Parts::ReportLinks() {
+  if (const auto current = CurrentRegistration()) current->ReportNow();
+}
+
 // A request would be served now. A router that takes this worker calls it back at once; one that
 // cannot reach the address it was told sends none, nor does one whose links hand over no KV.
 Status WorkerProcess::Parts::Ready() {
@@ -380,7 +387,7 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   BATON_RETURN_IF_ERROR(p.StartSpans());
   const bool keeps_cores = p.model.device.accelerator != nullptr && !p.model.LeavesCores();
   if (p.model.cores != nullptr && !keeps_cores) p.model.cores->EndSteps();
-  BATON_RETURN_IF_ERROR(p.engine->Start());
+  BATON_RETURN_IF_ERROR(p.engine->Start([&p] { p.ReportLinks(); }));
   BATON_RETURN_IF_ERROR(p.StartServer());
   p.late_work = std::make_unique<LateWork>(std::vector<LateWork::Task>{
       [&p](const auto&) { return p.kv->FillNext(); },
