@@ -28,8 +28,9 @@ Engine::Engine(const EngineConfig& config, const EngineParts& parts)
 
 Engine::~Engine() { Stop(); }
 
-Status Engine::Start() {
+Status Engine::Start(std::function<void()> on_links) {
   if (started_) return FailedPrecondition("the engine was started before");
+  sink_.set_on_links(std::move(on_links));
   if (parts_.transport != nullptr) BATON_RETURN_IF_ERROR(parts_.transport->Start(&sink_));
   started_ = true;
   thread_ = Thread("engine", [this] { Loop(); });

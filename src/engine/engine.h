@@ -15,6 +15,7 @@
 #define BATON_ENGINE_ENGINE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -42,8 +43,9 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Starts the transport (if any) with this engine as its sink, then the thread. Once.
-  Status Start();
+  // Starts the transport (if any) with this engine as its sink, then the thread. Once. `on_links`
+  // hears on the transport's thread that a data connection has come or gone, and only posts.
+  Status Start(std::function<void()> on_links = {});
   // Ends the thread after the current step and stops the transport; live requests end without a
   // word. Idempotent.
   void Stop();

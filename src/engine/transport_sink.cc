@@ -14,10 +14,12 @@ using kv::PeerUp;
 
 void EngineTransportSink::OnPeerUp(const PeerUp& peer) {
   inbox_->Post(PeerConnected{peer.peer, peer.kind});
+  if (on_links_) on_links_();
 }
 
 void EngineTransportSink::OnPeerDown(Incarnation peer, const Status& status) {
   inbox_->Post(PeerLost{peer, std::string(status.message())});
+  if (on_links_) on_links_();
 }
 
 void EngineTransportSink::OnControl(Incarnation peer, std::string bytes) {

@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "kvcache/transport/kv_transport.h"
 #include "src/base/clock.h"
@@ -20,6 +22,9 @@ class EngineTransportSink : public kv::KvTransportSink {
   // All three outlive the transport.
   EngineTransportSink(EngineInbox* inbox, const HandoffWire* wire, const Clock* clock)
       : inbox_(inbox), wire_(wire), clock_(clock) {}
+  // Before the transport starts. `on_links` is told that a data connection has come or gone; the
+  // transport's Links() say so already. It only posts.
+  void set_on_links(std::function<void()> on_links) { on_links_ = std::move(on_links); }
 
   void OnPeerUp(const kv::PeerUp& peer) override;
   void OnPeerDown(Incarnation peer, const Status& status) override;
@@ -33,6 +38,7 @@ class EngineTransportSink : public kv::KvTransportSink {
   EngineInbox* const inbox_;
   const HandoffWire* const wire_;
   const Clock* const clock_;
+  std::function<void()> on_links_;          // may be empty
   std::atomic<uint64_t> num_malformed_{0};  // control messages that could not be decoded
 };
 

@@ -185,7 +185,9 @@ void Router::Loop() {
     num_live_.store(core_.num_live() + keyed_.num_readers(), std::memory_order_release);
     const bool models_changed = core_.TakeModelsChanged();
     if (models_changed || now_us >= known_models_.forget_us()) PublishModels(now_us);
-    if (models_changed || ticks) PublishReadiness(now_us);
+    // The change that makes the router ready counts at once: the clients of a start wait for it. A
+    // ready one looks once a tick, since each load of a busy link is a change.
+    if (models_changed || ticks || !ready()) PublishReadiness(now_us);
     if (ticks) PublishLinks(now_us);
     // A request that has just come shortens the wait of an idle loop.
     const int64_t latest_us = NextTickUs(now_us);

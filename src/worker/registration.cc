@@ -256,10 +256,13 @@ Status Registration::state() const {
 }
 
 void Registration::Loop() {
+  auto next_beat = std::chrono::steady_clock::now();
   for (;;) {
-    Tick(SystemClock().NowUs());
-    const auto next_beat =
-        std::chrono::steady_clock::now() + std::chrono::milliseconds(HeartbeatMs());
+    const auto now = std::chrono::steady_clock::now();
+    const bool beats = now >= next_beat;
+    Tick(SystemClock().NowUs(), beats);
+    const auto latest_beat = now + std::chrono::milliseconds(HeartbeatMs());
+    next_beat = beats ? latest_beat : std::min(next_beat, latest_beat);
     MutexLock lock(mutex_);
     while (!stop_ && !woken_ && wake_.WaitUntil(mutex_, next_beat)) {
     }
@@ -277,13 +280,13 @@ int64_t Registration::HeartbeatMs() const {
   return std::clamp(shortest, kMinHeartbeatMs, kMaxHeartbeatMs);
 }
 
-void Registration::Tick(int64_t now_us) {
+void Registration::Tick(int64_t now_us, bool beats) {
   v1::WorkerLoad load = config_.load();
   load.set_sequence_number(++sequence_number_);
   bool accepted = false;
   std::string why;
   for (Router& router : routers_) {
-    TickRouter(router, load, now_us);
+    TickRouter(router, load, now_us, beats);
     const Status state = StateOf(router);
     accepted |= state.ok();
     if (!state.ok()) why += (why.empty() ? "" : "; ") + std::string(state.message());
@@ -366,7 +369,8 @@ void Registration::TakeAck(Router& router, const v1::RegisterAck& ack, int64_t n
   router.prefixes.TellAll();
 }
 
-void Registration::TickRouter(Router& router, const v1::WorkerLoad& load, int64_t now_us) {
+void Registration::TickRouter(Router& router, const v1::WorkerLoad& load, int64_t now_us,
+                              bool beats) {
   const bool is_new = !router.stream;
   if (is_new) {
     if (now_us < router.retry_us) return;
@@ -387,6 +391,9 @@ void Registration::TickRouter(Router& router, const v1::WorkerLoad& load, int64_
   // A hello has a whole tokenizer and may take seconds. One load may wait behind it and no more:
   // more would look like a router that does not read.
   if (!is_new && !router.stream->accepted()) return;
+  // Many links may come at once. Reports of each would look like that too; the next heartbeat has
+  // them all.
+  if (!beats && !router.stream->has_room()) return;
   v1::WorkerReport report;
   *report.mutable_load() = load;
   router.stream->Send(std::move(report));

@@ -56,7 +56,7 @@ class Registration {
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
 
-  // Sends a report now instead of at the next heartbeat.
+  // Sends a report now instead of at the next heartbeat, unless reports wait already.
   void ReportNow();
   // Ends the streams and joins the thread, which then calls nothing of the config any more. Not by
   // two threads at once; a second call does nothing. The destructor does it too.
@@ -87,8 +87,9 @@ class Registration {
   };
 
   void Loop();
-  void Tick(int64_t now_us);
-  void TickRouter(Router& router, const v1::WorkerLoad& load, int64_t now_us);
+  // `beats`: a heartbeat is due. Other turns send a report only where there is room for it.
+  void Tick(int64_t now_us, bool beats);
+  void TickRouter(Router& router, const v1::WorkerLoad& load, int64_t now_us, bool beats);
   void TellPrefixes();
   void TakeAck(Router& router, const v1::RegisterAck& ack, int64_t now_us);
   void Retry(Router& router, int64_t now_us);

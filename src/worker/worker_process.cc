@@ -58,6 +58,7 @@ using engine::AnswerGuides;
 using engine::ComputeFirstToken;
 using engine::Engine;
 using engine::EngineConfig;
+using engine::EngineSnapshot;
 using engine::PrefixJournal;
 using engine::RequestState;
 using engine::RequestStatus;
@@ -114,6 +115,7 @@ struct WorkerProcess::Parts {
   std::unique_ptr<OtlpExporter> exporter;  // null without --otlp-endpoint
   std::unique_ptr<WorkerSpans> spans;
   std::unique_ptr<LateWork> late_work;
+  uint64_t num_steps_seen = 0;  // the registration's thread
 
   std::atomic<bool> draining{false};
   std::atomic<bool> drain_asked{false};
@@ -130,6 +132,7 @@ struct WorkerProcess::Parts {
   Status StartSpans();
   Status Ready();
   std::shared_ptr<Registration> CurrentRegistration();
+  void ReportLinks();
   v1::WorkerHello Hello() const;
   v1::WorkerLoad Load();
 };
@@ -262,7 +265,10 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
 
 v1::WorkerLoad WorkerProcess::Parts::Load() {
   v1::WorkerLoad load;
-  FillLoad(engine->Snapshot(), kv->transport()->Links(), &load);
+  const EngineSnapshot snapshot = engine->Snapshot();
+  const bool has_stepped = snapshot.num_steps != std::exchange(num_steps_seen, snapshot.num_steps);
+  if (has_stepped || snapshot.num_requests > 0) late_work->OnBusy();
+  FillLoad(snapshot, kv->transport()->Links(), &load);
   load.set_draining(draining.load());
   load.set_ready(!draining.load());
   return load;
@@ -301,6 +307,12 @@ void WorkerProcess::Parts::Register() {
 std::shared_ptr<Registration> WorkerProcess::Parts::CurrentRegistration() {
   MutexLock lock(registration_mutex);
   return registration;
+}
+
+// A router pairs workers by their links. Until it hears of one, prompts wait for it, or the decode
+// worker computes them.
+void WorkerProcess::Parts::ReportLinks() {
+  if (const auto current = CurrentRegistration()) current->ReportNow();
 }
 
 // A request would be served now. A router that takes this worker calls it back at once; one that
@@ -380,7 +392,7 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   BATON_RETURN_IF_ERROR(p.StartSpans());
   const bool keeps_cores = p.model.device.accelerator != nullptr && !p.model.LeavesCores();
   if (p.model.cores != nullptr && !keeps_cores) p.model.cores->EndSteps();
-  BATON_RETURN_IF_ERROR(p.engine->Start());
+  BATON_RETURN_IF_ERROR(p.engine->Start([&p] { p.ReportLinks(); }));
   BATON_RETURN_IF_ERROR(p.StartServer());
   p.late_work = std::make_unique<LateWork>(std::vector<LateWork::Task>{
       [&p](const auto&) { return p.kv->FillNext(); },
@@ -458,7 +470,7 @@ Status WorkerProcess::DrainTogether(std::span<WorkerProcess* const> workers,
 void WorkerProcess::Stop() {
   Parts& p = *parts_;
   if (p.stopped.exchange(true)) return;
-  p.late_work.reset();
+  if (p.late_work) p.late_work->Stop();
   std::shared_ptr<Registration> leaving;
   {
     MutexLock lock(p.registration_mutex);

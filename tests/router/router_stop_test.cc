@@ -134,6 +134,33 @@ TEST(RouterListener, AListenerThatIsTakenAwayHasHeardTheLatestState) {
   EXPECT_FALSE(heard.back());
 }
 
+// A start waits for it: not for the next tick of the loop, but for the turn after the change.
+TEST(RouterReadiness, TheChangeThatMakesARouterReadyCountsAtOnce) {
+  auto inbox = std::make_shared<RouterInbox>();
+  FakeConnector connector;
+  connector.logs["decode-0"] = std::make_shared<WorkerLog>();
+  MetricsRegistry registry;
+  RouterCoreConfig config;
+  config.mode = ServeMode::kAggregated;
+  Router router(config, inbox, &connector, &registry);
+  std::atomic<int> seen{-1};
+  // A turn takes what was posted before it, so each of these has one of its own.
+  inbox->Post([&](RouterCore& core, int64_t now_us) {
+    core.OnWorkerHello(LeaseId(1), FakeCluster::Describe("decode-0", WorkerRole::kDecode),
+                       std::make_unique<FakeLease>(connector.logs["decode-0"]), now_us);
+    inbox->Post([&](RouterCore& later, int64_t later_us) {
+      EXPECT_FALSE(router.ready());
+      later.OnSessionUp(connector.last_session["decode-0"], later_us);
+      WorkerLoadReport load;
+      load.ready = true;
+      later.OnWorkerLoad(LeaseId(1), load, later_us);
+      inbox->Post([&](RouterCore& /*core*/, int64_t /*now_us*/) { seen = router.ready() ? 1 : 0; });
+    });
+  });
+  ASSERT_TRUE(WaitUntil([&] { return seen.load() >= 0; }));
+  EXPECT_EQ(seen.load(), 1);
+}
+
 // The router's thread is held while requests arrive and the inbox closes: they are accepted, and
 // the loop turns no more.
 TEST(RouterStop, RequestsPostedAfterTheLastTurnAreFailed) {

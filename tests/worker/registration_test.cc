@@ -231,6 +231,22 @@ TEST_F(RegistrationTest, HeartbeatIsTheRoutersChoice) {
   EXPECT_LT(router_.load_us[59] - router_.load_us[0], 10'000'000);
 }
 
+// A worker with hundreds of links asks as often when they all come up. As many reports that wait
+// would look like a router that does not read.
+TEST_F(RegistrationTest, ManyReportsAtOnceKeepTheLease) {
+  Start(Config({router_.address()}));
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) { return r.num_streams() == 1; }));
+  for (uint32_t i = 1; i <= 20'000; ++i) {
+    running_ = i;
+    registration_->ReportNow();
+  }
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) {
+    return !r.loads.empty() && r.loads.back().running() == 20'000;
+  })) << "the last state is told in any case";
+  EXPECT_EQ(router_.num_hellos(), 1u);
+  EXPECT_TRUE(Registered());
+}
+
 TEST_F(RegistrationTest, ReportNowDoesNotWaitForTheHeartbeat) {
   router_.SetHeartbeat(1000);
   Start(Config({router_.address()}));

@@ -155,6 +155,56 @@ TEST_F(WorkerProcessTest, RefusalIsShownByTheAdminPort) {
   EXPECT_TRUE((*worker)->failure().ok()) << "not given up yet";
 }
 
+// The list of peers that a router makes of a decode worker's hello; without a hello an empty one.
+v1::RouterDirective PeersOf(const v1::WorkerHello* decode) {
+  v1::RouterDirective directive;
+  directive.mutable_peers();
+  if (decode == nullptr) return directive;
+  v1::Peer* const peer = directive.mutable_peers()->add_peers();
+  *peer->mutable_worker() = decode->worker();
+  peer->set_kv_address(decode->kv_address());
+  peer->set_kv_unix(decode->kv_unix());
+  peer->set_host_id(decode->host_id());
+  *peer->mutable_fingerprint() = decode->fingerprint();
+  *peer->mutable_transports() = decode->transports();
+  return directive;
+}
+
+// A router knows no pair before it hears of the link, and a start waits for that.
+TEST_F(WorkerProcessTest, ALinkThatComesIsToldAtOnce) {
+  FakeRouter of_decode;
+  WorkerConfig config = Config();
+  config.routers = {of_decode.address()};
+  const auto decode = WorkerProcess::Start(config);
+  ASSERT_TRUE(decode.ok()) << decode.status();
+  ASSERT_TRUE(of_decode.Wait([](const FakeRouter& r) { return r.num_streams() == 1; }));
+  const v1::WorkerHello hello = of_decode.last_hello;
+  router_.SetHeartbeat(1000);
+  config.role = WorkerRole::kPrefill;
+  config.worker_id = "prefill-0";
+  config.routers = {router_.address()};
+  const auto prefill = WorkerProcess::Start(config);
+  ASSERT_TRUE(prefill.ok()) << prefill.status();
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) { return r.num_streams() == 1; }));
+  const auto says = [](bool is_up) {
+    return [is_up](const FakeRouter& r) {
+      const bool has_link = !r.loads.empty() && r.loads.back().links_size() == 1;
+      return (has_link && r.loads.back().links(0).up()) == is_up;
+    };
+  };
+  constexpr int kTimes = 5;
+  int64_t waited_us = 0;
+  for (int i = 0; i < kTimes; ++i) {
+    const int64_t start_us = SystemClock().NowUs();
+    router_.SendTo("prefill-0", PeersOf(&hello));
+    ASSERT_TRUE(router_.Wait(says(true)));
+    waited_us += SystemClock().NowUs() - start_us;
+    router_.SendTo("prefill-0", PeersOf(nullptr));
+    ASSERT_TRUE(router_.Wait(says(false)));
+  }
+  EXPECT_LT(waited_us, kTimes * 1'000'000 / 4) << "a heartbeat is half a second away on average";
+}
+
 // A wrong flag, and the words that the one line must have.
 struct BadFlag {
   const char* name;
