@@ -4,8 +4,6 @@
 #include <memory>
 #include <utility>
 
-#include "fmt/format.h"
-#include "fmt/ranges.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -14,6 +12,7 @@
 #include "src/api/embeddings_surface.h"
 #include "src/api/error_details.h"
 #include "src/api/idempotency_key.h"
+#include "src/api/ignored_names.h"
 #include "src/api/prompt_fan_in.h"
 #include "src/api/read_json.h"
 #include "src/base/clock.h"
@@ -159,8 +158,7 @@ void AddRequestId(std::string_view known, std::vector<std::string> ignored,
     ignored.emplace(ignored.begin(), "x-request-id");
   }
   if (ignored.empty()) return;
-  context->AddInitialMetadata("x-baton-ignored-fields",
-                              fmt::format("{}", fmt::join(ignored, ", ")));
+  context->AddInitialMetadata("x-baton-ignored-fields", IgnoredNamesText(ignored));
 }
 
 void GenerateCall::Begin(std::shared_ptr<GenerateCall> self, const grpc::ByteBuffer& bytes,

@@ -4,6 +4,8 @@
 #include <string_view>
 #include <utility>
 
+#include "src/api/ignored_names.h"
+
 namespace baton::api {
 
 using http::HttpHeaders;
@@ -34,8 +36,7 @@ HttpHeaders AnswerHeaders(const Surface& surface, const std::string& request_id,
                           const std::vector<std::string>& ignored) {
   HttpHeaders headers;
   SetRequestId(surface, request_id, &headers);
-  std::string names;
-  for (const std::string& name : ignored) names += (names.empty() ? "" : ", ") + name;
+  const std::string names = IgnoredNamesText(ignored);
   if (!names.empty()) headers.Set("X-Baton-Ignored-Fields", names);
   return headers;
 }
