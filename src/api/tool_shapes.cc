@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -153,7 +154,9 @@ bool HasTextsAlone(const JsonValue& schema, std::string_view key) {
 }
 
 bool IsPlainText(const JsonValue& schema) {
-  return IsJsonText(schema.Find("type"), "string") &&
+  const int num_kinds = HasAny(schema, {"enum"}) + HasAny(schema, {"const"}) +
+                        HasAny(schema, {"minLength", "maxLength"});
+  return IsJsonText(schema.Find("type"), "string") && num_kinds <= 1 &&
          !HasAny(schema, {"pattern", "format", "$ref", "anyOf", "oneOf", "allOf"}) &&
          HasTextsAlone(schema, "enum") && HasTextsAlone(schema, "const");
 }
@@ -191,11 +194,14 @@ bool DemandsUndeclared(const JsonValue& schema) {
   if (properties == nullptr && schema.Find("minProperties") != nullptr) return true;
   const JsonValue* required = schema.Find("required");
   if (required == nullptr || required->AsArray() == nullptr) return false;
-  return std::any_of(
-      required->AsArray()->begin(), required->AsArray()->end(), [&](const JsonValue& name) {
-        return name.AsString() != nullptr &&
-               (properties == nullptr || properties->Find(*name.AsString()) == nullptr);
-      });
+  std::set<std::string_view> declared;
+  if (properties != nullptr && properties->AsObject() != nullptr) {
+    for (const auto& [name, unused] : *properties->AsObject()) declared.insert(name);
+  }
+  return std::any_of(required->AsArray()->begin(), required->AsArray()->end(),
+                     [&](const JsonValue& name) {
+                       return name.AsString() != nullptr && !declared.contains(*name.AsString());
+                     });
 }
 
 bool FitsParameters(const JsonValue& schema) {

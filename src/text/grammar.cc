@@ -112,6 +112,4 @@ Status GrammarState::FillMask(std::span<uint32_t> words) {
   return hf::StatusOf(code, error);
 }
 
-bool GrammarState::is_stopped() const { return baton_grammar_state_is_stopped(handle_.get()) != 0; }
-
 }  // namespace baton::text

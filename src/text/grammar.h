@@ -1,5 +1,5 @@
-// Grammars that an answer must follow: JSON schemas, regular expressions, choices, Lark. A grammar
-// says after each token which tokens may come next.
+// Grammars that an answer must follow: JSON schemas, regular expressions, choices, Lark, GBNF and
+// structural tags. A grammar says after each token which tokens may come next.
 //
 // Vocabulary and Grammar are immutable values that share their insides: any thread, cheap to copy.
 // A GrammarState belongs to one thread at a time.
@@ -103,9 +103,6 @@ class GrammarState {
   // FailedPrecondition when no token can follow or the work is above the limits; `words` is then
   // unchanged.
   Status FillMask(std::span<uint32_t> words);
-
-  // Whether nothing but the end of the generation can follow, or it has come.
-  bool is_stopped() const;
 
  private:
   // Frees the handle.

@@ -11,6 +11,7 @@
 
 #include "src/api/read_json.h"
 #include "src/api/tool_shapes.h"
+#include "src/base/clock.h"
 #include "tests/api/http_api_rig.h"
 
 namespace baton::api {
@@ -72,6 +73,21 @@ TEST(ToolShapesTest, BranchingReferencesEnd) {
   EXPECT_EQ(TypesOfP(R"({"properties":{"p":{"$ref":"#/$defs/d"}},"$defs":{"d":{"anyOf":[)" + list +
                      "]}}}"),
             0);
+}
+
+// A body has room for as many names.
+TEST(ToolShapesTest, ManyRequiredNamesAreLookedUpSoon) {
+  JsonValue::Object properties;
+  JsonValue::Array required;
+  for (int i = 0; i < 100'000; ++i) {
+    properties.emplace_back("p" + std::to_string(i), JsonValue(true));
+    required.emplace_back("p" + std::to_string(i));
+  }
+  const JsonValue schema(JsonValue::Object{{"properties", JsonValue(std::move(properties))},
+                                           {"required", JsonValue(std::move(required))}});
+  const int64_t begin_us = SystemClock().NowUs();
+  EXPECT_FALSE(DemandsUndeclared(schema));
+  EXPECT_LT(SystemClock().NowUs() - begin_us, 2'000'000);
 }
 
 const std::string kXml =

@@ -20,13 +20,15 @@ extern "C" {
 
 // The kinds of text that can be compiled.
 enum baton_grammar_kind {
-  BATON_GRAMMAR_JSON_OBJECT = 0,     // any JSON object; the text is empty
-  BATON_GRAMMAR_SCHEMA_STRICT = 1,   // a JSON Schema; what cannot be enforced is refused
-  BATON_GRAMMAR_SCHEMA_LOOSE = 2,    // a JSON Schema; what cannot be enforced is dropped, listed
-  BATON_GRAMMAR_REGEX = 3,           // a regular expression that the whole answer matches
-  BATON_GRAMMAR_CHOICE = 4,          // a JSON array of texts, one of which is the answer
-  BATON_GRAMMAR_LARK = 5,            // a grammar in llguidance's form of Lark
-  BATON_GRAMMAR_STRUCTURAL_TAG = 6,  // vLLM's {"structures": [...], "triggers": [...]}
+  BATON_GRAMMAR_JSON_OBJECT = 0,    // any JSON object; the text is empty
+  BATON_GRAMMAR_SCHEMA_STRICT = 1,  // a JSON Schema; what cannot be enforced is refused
+  BATON_GRAMMAR_SCHEMA_LOOSE = 2,   // a JSON Schema; what cannot be enforced is dropped, listed
+  BATON_GRAMMAR_REGEX = 3,          // a regular expression that the whole answer matches
+  BATON_GRAMMAR_CHOICE = 4,         // a JSON array of texts, one of which is the answer
+  BATON_GRAMMAR_LARK = 5,           // llguidance's form of Lark, or GBNF ("::=" in its first rule)
+  // {"structures": [...], "triggers": [...]} as vLLM has it, or xgrammar's {"format": {...}}; its
+  // schemas are loose.
+  BATON_GRAMMAR_STRUCTURAL_TAG = 6,
 };
 
 // The tokens of a model. Token i has the bytes [token_ends[i-1], token_ends[i]) (0 for the first);
@@ -86,8 +88,6 @@ int32_t baton_grammar_state_accept(baton_grammar_state* state, const uint32_t* i
 // when no token of the vocabulary can follow.
 int32_t baton_grammar_state_mask(baton_grammar_state* state, uint32_t* words, size_t num_words,
                                  baton_text_buffer* error);
-// 1 when nothing but the end of the generation can follow, or it has come.
-uint8_t baton_grammar_state_is_stopped(const baton_grammar_state* state);
 void baton_grammar_state_free(baton_grammar_state* state);
 
 #ifdef __cplusplus

@@ -22,7 +22,7 @@ extern "C" {
 
 // Raised with every change of this file or of baton_grammar.h; the C++ side compares it before the
 // first call.
-#define BATON_TEXT_ABI_VERSION 6u
+#define BATON_TEXT_ABI_VERSION 7u
 
 // The result code of a call.
 enum baton_text_code {

@@ -11,7 +11,7 @@ use crate::budget::Bounds;
 use crate::template::{ChatTemplate, RenderLimits};
 use crate::{panic_text, Code, Failure};
 
-const ABI_VERSION: u32 = 6;
+const ABI_VERSION: u32 = 7;
 pub(crate) const OK: i32 = 0;
 /// Above any vocabulary in use; a count past it is a caller's mistake, not a size to allocate.
 pub(crate) const MAX_TOKENS: usize = 1 << 24;
@@ -125,6 +125,18 @@ unsafe fn free_owned<T>(owned: *mut Owned<T>) {
     drop(Vec::from_raw_parts(taken.data, taken.size, taken.capacity));
 }
 
+/// Frees what `Box::into_raw` gave.
+///
+/// SAFETY: `pointer` is null or such a pointer, not freed yet.
+pub(crate) unsafe fn free<T>(pointer: *mut T) {
+    if !pointer.is_null() {
+        let _ = guarded(|| {
+            drop(Box::from_raw(pointer));
+            Ok(())
+        });
+    }
+}
+
 /// SAFETY: a non-null `data` points to `len` readable elements.
 pub(crate) unsafe fn array<'a, T>(
     what: &str,
@@ -232,12 +244,7 @@ pub unsafe extern "C" fn baton_text_bpe_encode(
 /// See baton_text.h.
 #[no_mangle]
 pub unsafe extern "C" fn baton_text_bpe_free(bpe: *mut Bpe) {
-    if !bpe.is_null() {
-        let _ = guarded(|| {
-            drop(Box::from_raw(bpe));
-            Ok(())
-        });
-    }
+    free(bpe);
 }
 
 /// # Safety
@@ -327,12 +334,7 @@ pub unsafe extern "C" fn baton_text_template_reads(
 /// See baton_text.h.
 #[no_mangle]
 pub unsafe extern "C" fn baton_text_template_free(chat_template: *mut ChatTemplate) {
-    if !chat_template.is_null() {
-        let _ = guarded(|| {
-            drop(Box::from_raw(chat_template));
-            Ok(())
-        });
-    }
+    free(chat_template);
 }
 
 /// # Safety

@@ -301,11 +301,6 @@ pub fn num_stray_grammars() -> u32 {
     GRAMMARS.count.load(Ordering::Acquire)
 }
 
-#[cfg(test)]
-pub fn num_strays_for_test() -> u32 {
-    TEMPLATES.count.load(Ordering::Acquire)
-}
-
 /// Forgets strays that a test left parked on purpose.
 #[cfg(test)]
 pub fn reset_strays_for_test() {

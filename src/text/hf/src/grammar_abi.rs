@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::abi::{answer, array, guarded, into_owned, reference, text, Owned, Slice, MAX_TOKENS};
+use crate::abi::{
+    answer, array, free, guarded, into_owned, reference, text, Owned, Slice, MAX_TOKENS,
+};
 use crate::budget::Bounds;
 use crate::grammar::{self, Grammar, Kind, Limits, State, Vocabulary};
 use crate::Failure;
@@ -92,18 +94,6 @@ unsafe fn read_vocabulary(spec: &CVocabularySpec) -> Result<Vocabulary, Failure>
         start = end;
     }
     Vocabulary::new(&tokens, end_ids)
-}
-
-/// Frees what `Box::into_raw` gave.
-///
-/// SAFETY: `pointer` is null or such a pointer, not freed yet.
-unsafe fn free<T>(pointer: *mut T) {
-    if !pointer.is_null() {
-        let _ = guarded(|| {
-            drop(Box::from_raw(pointer));
-            Ok(())
-        });
-    }
 }
 
 /// SAFETY: a non-null pointer is valid for the call, and no other call uses the state.
@@ -241,13 +231,6 @@ pub unsafe extern "C" fn baton_grammar_state_mask(
         state_of(state)?.mask(words)
     };
     answer(error, work, |()| ())
-}
-
-/// # Safety
-/// See baton_grammar.h.
-#[no_mangle]
-pub unsafe extern "C" fn baton_grammar_state_is_stopped(state: *const State) -> u8 {
-    guarded(|| Ok(reference("state", state)?.is_stopped())).unwrap_or(false) as u8
 }
 
 /// # Safety

@@ -130,7 +130,7 @@ fn loops_and_recursion_hit_a_limit_soon() {
 #[test]
 fn hungry_expressions_end_soon_and_lose_no_thread() {
     let _lock = budget::stray_test_lock();
-    let strays = budget::num_strays_for_test();
+    let strays = budget::num_strays();
     let loops = |body: &str| format!("{{% for i in range(99999) %}}{body}{{% endfor %}}");
     let grow = |first: &str, next: &str| {
         format!(
@@ -233,7 +233,7 @@ fn hungry_expressions_end_soon_and_lose_no_thread() {
         let outcome = ChatTemplate::new(&source).and_then(|t| t.render("{}", &limits));
         let said = outcome.map_or_else(|f| f.message, |text| format!("{} bytes", text.len()));
         let end = Instant::now() + Duration::from_secs(5);
-        while budget::num_strays_for_test() != strays {
+        while budget::num_strays() != strays {
             assert!(Instant::now() < end, "{source}: {said}, and its thread goes on");
             std::thread::yield_now();
         }

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::places::type_names;
 use super::schema::Step;
 
 /// Keywords that stand for other schemas at the same place.
@@ -32,11 +33,7 @@ pub fn gather(members: Map<String, Value>) -> Map<String, Value> {
 /// Makes the step of integers a whole one. llguidance looks for a multiple of 0.3 between the
 /// bounds, finds 1.5, and leaves a grammar without any integer.
 pub fn hold_integers_to_steps(members: &mut Map<String, Value>) {
-    let types: Vec<&str> = match members.get("type") {
-        Some(Value::String(name)) => vec![name],
-        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
-        _ => return,
-    };
+    let Some(types) = type_names(members) else { return };
     if !types.contains(&"integer") || types.contains(&"number") {
         return;
     }

@@ -10,6 +10,7 @@ use serde_json::{json, Map, Value};
 use super::regex::Dialect;
 use super::schema::{self, Blanks, Checked, Strictness};
 use super::state::Grammar;
+use super::structural::Content;
 use super::vocabulary::Vocabulary;
 use super::{gbnf, json_text, lark, one_of, regex, structural};
 use crate::budget::{self, Bounds};
@@ -28,9 +29,9 @@ pub enum Kind {
     Regex,
     /// A JSON array of texts, one of which is the answer.
     Choice,
-    /// A grammar in llguidance's form of Lark.
+    /// A grammar in llguidance's form of Lark, or in GBNF.
     Lark,
-    /// vLLM's structural tag: free text with tags that follow schemas.
+    /// Text with tags in it whose contents follow schemas, in vLLM's form or in xgrammar's.
     StructuralTag,
 }
 
@@ -278,9 +279,9 @@ fn compile_tag(
     match parser_of(vocabulary, GrammarWithLexer::from_lark(made.lark)) {
         Ok(mut parser) => {
             let (warnings, mut ignored) = (parser.grammar_warnings(), made.ignored);
-            for (place, checked) in &made.schemas {
-                let loosened = loosened_places(vocabulary, &warnings, checked);
-                ignored.extend(loosened.iter().map(|at| at.replacen('#', place, 1)));
+            for content in &made.schemas {
+                let loosened = loosened_places(vocabulary, &warnings, content.whole());
+                ignored.extend(loosened.iter().map(|at| at.replacen('#', &content.place, 1)));
             }
             Ok((parser, ignored))
         }
@@ -309,12 +310,10 @@ impl<'a> TagProbes<'a> {
     /// The failure of the first schema that fails by itself, and its place. Schemas of which none
     /// fails compile together too, so halves are looked at: all compilations for one bad schema
     /// have about as many schemas as the tag.
-    pub fn first_failure(&mut self, schemas: &[(String, Checked)]) -> Option<Failure> {
+    pub fn first_failure(&mut self, schemas: &[Content]) -> Option<Failure> {
         match schemas {
             [] => None,
-            [(place, checked)] => {
-                self.take().then(|| schema_failure(self.vocabulary, place, checked)).flatten()
-            }
+            [content] => self.take().then(|| schema_failure(self.vocabulary, content)).flatten(),
             _ => {
                 let (left, right) = schemas.split_at(schemas.len() / 2);
                 // Two schemas or more may also be too large together: then the search goes on.
@@ -325,32 +324,33 @@ impl<'a> TagProbes<'a> {
         }
     }
 
-    fn fail_together(&mut self, schemas: &[(String, Checked)]) -> bool {
+    fn fail_together(&mut self, schemas: &[Content]) -> bool {
         if !self.take() {
             return false;
         }
         let names: Vec<String> = (0..schemas.len()).map(|i| format!("s{i}")).collect();
         let mut lark = format!("start: {}\n", names.join(" | "));
-        for (name, (_, checked)) in names.iter().zip(schemas) {
-            let schema = with_options(checked.schema.clone(), Strictness::Loose, checked.blanks);
+        for (name, content) in names.iter().zip(schemas) {
+            let Checked { schema, blanks, .. } = content.checked();
+            let schema = with_options(schema, Strictness::Loose, blanks);
             let _ = writeln!(lark, "{name}: %json {schema}");
         }
         parser_of(self.vocabulary, GrammarWithLexer::from_lark(lark)).is_err()
     }
 
     fn take(&mut self) -> bool {
-        let is_there = self.num_left > 0;
+        let is_there = self.num_left > 0 && !budget::is_abandoned();
         self.num_left -= usize::from(is_there);
         is_there
     }
 }
 
-/// The failure of the schema at `place` of a tag, where it fails by itself.
-fn schema_failure(vocabulary: &Vocabulary, place: &str, checked: &Checked) -> Option<Failure> {
-    let loose = Strictness::Loose;
+/// The failure of a schema of a tag, where it fails by itself.
+fn schema_failure(vocabulary: &Vocabulary, content: &Content) -> Option<Failure> {
+    let (checked, loose) = (content.checked(), Strictness::Loose);
     let message = schema_parser(vocabulary, checked.schema.clone(), loose, checked.blanks).err()?;
-    let (inside, reason) = locate(vocabulary, checked, loose);
-    Some(coded(&inside.replacen('#', place, 1), &reason.unwrap_or(message)))
+    let (inside, reason) = locate(vocabulary, &checked, loose);
+    Some(coded(&inside.replacen('#', &content.place, 1), &reason.unwrap_or(message)))
 }
 
 /// The places of the keywords that llguidance took in a wider sense, by its warnings, which have no
@@ -363,7 +363,8 @@ fn loosened_places(vocabulary: &Vocabulary, warnings: &[String], checked: &Check
     let (mut found, mut waiting) = (Vec::new(), vec![("#".to_string(), &checked.schema)]);
     let mut num_probes = 0;
     let is_silent = !warns(ONE_OF) && !warns(COUNTS);
-    while let Some((place, part)) = waiting.pop().filter(|_| !is_silent) {
+    while let Some((place, part)) = waiting.pop().filter(|_| !is_silent && !budget::is_abandoned())
+    {
         for key in ["oneOf", "minProperties", "maxProperties"] {
             let kind = if key == "oneOf" { ONE_OF } else { COUNTS };
             let Some(value) = part.get(key).filter(|_| warns(kind) && num_probes < MAX_PROBES)
@@ -411,7 +412,7 @@ fn locate(
         let mut deeper = None;
         for (place, part) in schema::parts(here, &place, &checked.places) {
             num_probes += 1;
-            if num_probes > MAX_PROBES {
+            if num_probes > MAX_PROBES || budget::is_abandoned() {
                 break;
             }
             if let Some(reason) = failure_of(vocabulary, part, checked, strictness) {

@@ -5,27 +5,17 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use super::one_of::may_be_object;
+use super::places::required_of;
 use super::schema::{Checker, Strictness};
 use crate::Failure;
 
 const COUNTS: [&str; 2] = ["minProperties", "maxProperties"];
 
-fn required_of(members: &Map<String, Value>) -> HashSet<&str> {
-    let required = members.get("required").and_then(Value::as_array);
-    required.into_iter().flatten().filter_map(Value::as_str).collect()
-}
-
 /// Whether an object may have members that the schema does not declare by name.
 fn is_open(members: &Map<String, Value>) -> bool {
     members.get("additionalProperties") != Some(&Value::Bool(false))
         || members.contains_key("patternProperties")
-}
-
-fn may_be_object(members: &Map<String, Value>) -> bool {
-    match members.get("type") {
-        Some(Value::Array(names)) => names.iter().any(|name| name == "object"),
-        name => name.is_none_or(|name| name == "object"),
-    }
 }
 
 impl Checker<'_> {
@@ -41,7 +31,7 @@ impl Checker<'_> {
         }
         let Some(Value::Object(declared)) = members.get("properties") else { return Ok(()) };
         let num_declared = declared.len() as u64;
-        let required = required_of(members);
+        let required: HashSet<&str> = required_of(members).collect();
         let num_required =
             declared.keys().filter(|name| required.contains(name.as_str())).count() as u64;
         let [fewest, most] = COUNTS.map(|key| members.get(key).and_then(Value::as_u64));
@@ -74,7 +64,7 @@ impl Checker<'_> {
         place: &str,
     ) -> Result<(), Failure> {
         let Some(fewest) = members.get(COUNTS[0]).and_then(Value::as_u64) else { return Ok(()) };
-        let required = required_of(members);
+        let required: HashSet<&str> = required_of(members).collect();
         let num_required = required.len() as u64;
         let declared = members.get("properties").and_then(Value::as_object);
         let has_optional =

@@ -6,7 +6,8 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::places::{escaped, target_of};
+use super::places::{escaped, required_of, target_of, type_names};
+use super::schema::{each_part, each_part_mut};
 use crate::Failure;
 
 /// Schemas that may be looked at before it is known which have an end: some 0.5 s. Each definition
@@ -71,11 +72,7 @@ fn ends_of(definitions: &Map<String, Value>) -> Result<Ends, Failure> {
 
 fn add_targets(schema: &Value, targets: &mut HashSet<usize>) {
     targets.extend(target_of(schema));
-    match schema {
-        Value::Object(members) => members.values().for_each(|part| add_targets(part, targets)),
-        Value::Array(parts) => parts.iter().for_each(|part| add_targets(part, targets)),
-        _ => {}
-    }
+    each_part(schema, &mut |_, part| add_targets(part, targets));
 }
 
 /// The definitions that have an instance, as far as that is known.
@@ -108,10 +105,8 @@ fn parts_of<'a>(members: &'a Map<String, Value>, kind: &str) -> Vec<(Option<&'a 
         true => None,
         false => members.get("additionalProperties"),
     };
-    let names = members.get("required").and_then(Value::as_array);
     let schema_of = |name: &str| members.get("properties").and_then(|all| all.get(name)).or(others);
-    let names = names.into_iter().flatten().filter_map(Value::as_str);
-    names.filter_map(|name| Some((Some(name), schema_of(name)?))).collect()
+    required_of(members).filter_map(|name| Some((Some(name), schema_of(name)?))).collect()
 }
 
 /// The types of a schema that are arrays or objects; none = it has values of other types too.
@@ -119,10 +114,7 @@ fn nested_types(members: &Map<String, Value>) -> Option<Vec<&str>> {
     if members.contains_key("const") || members.contains_key("enum") {
         return None;
     }
-    let types: Vec<&str> = match members.get("type")? {
-        Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
-        name => vec![name.as_str()?],
-    };
+    let types = type_names(members)?;
     types.iter().all(|name| matches!(*name, "array" | "object")).then_some(types)
 }
 
@@ -175,21 +167,9 @@ impl Ends {
 
     /// Replaces the parts of a schema that have no end.
     fn cut(&self, schema: &mut Value) {
-        let cut_one = |part: &mut Value| match self.of(part) {
+        each_part_mut(schema, &mut |_, part| match self.of(part) {
             true => self.cut(part),
             false => *part = Value::Bool(false),
-        };
-        for (key, value) in schema.as_object_mut().into_iter().flatten() {
-            match (key.as_str(), value) {
-                ("properties" | "patternProperties", Value::Object(members)) => {
-                    members.values_mut().for_each(cut_one);
-                }
-                ("items" | "prefixItems" | "allOf" | "anyOf" | "oneOf", Value::Array(schemas)) => {
-                    schemas.iter_mut().for_each(cut_one)
-                }
-                ("items" | "additionalItems" | "additionalProperties", value) => cut_one(value),
-                _ => {}
-            }
-        }
+        });
     }
 }

@@ -180,6 +180,8 @@ fn what_has_no_counterpart_is_refused_by_its_place() {
             "#/format/elements/1/json_schema: Unsatisfiable",
         ),
         (call(json!({"anyOf": [{}]})), "#/format/json_schema/anyOf: parameters in tags cannot"),
+        (call(json!({"type": "string"})), "#/format/json_schema/type: parameters in tags cannot"),
+        (call(json!({"type": ["array", "null"]})), "#/format/json_schema/type: parameters"),
         (call(json!({"required": ["a"]})), "#/format/json_schema/required: parameters"),
         (call(json!({"properties": {"a>": {}}})), "#/format/json_schema/properties/a>: "),
         (open(any()), "#/format/elements/0: may stand before a const_string"),

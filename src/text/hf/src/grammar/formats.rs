@@ -14,7 +14,8 @@ use serde_json::{Map, Value};
 use super::compile::Limits;
 use super::regex;
 use super::structural::{
-    check_rules, content_rules, invalid, list_at, members_of, quoted, text_of, Structural,
+    any_text_of, check_rules, flag_at, invalid, list_at, member_at, members_of, quoted, text_of,
+    texts_at, Structural,
 };
 use crate::Failure;
 
@@ -34,26 +35,64 @@ enum Follow<'a> {
     Other,
 }
 
+/// A format of the tree, and where it stands.
+#[derive(Clone)]
+struct Format<'a> {
+    value: &'a Value,
+    place: String,
+    /// Formats around it.
+    depth: usize,
+}
+
+impl<'a> Format<'a> {
+    fn at(&self, key: &str) -> String {
+        format!("{}/{key}", self.place)
+    }
+
+    fn kind(&self) -> Result<&'a str, Failure> {
+        let members = self.value.as_object();
+        let members = members.ok_or_else(|| invalid(&self.place, "must be an object"))?;
+        text_of(members.get("type"), &self.at("type"))
+    }
+
+    fn members(&self, known: &[&str]) -> Result<&'a Map<String, Value>, Failure> {
+        members_of(self.value, &self.place, known)
+    }
+
+    /// The format `value`, which is the part `key` of this one.
+    fn inner(&self, value: &'a Value, key: &str) -> Format<'a> {
+        Format { value, place: self.at(key), depth: self.depth + 1 }
+    }
+
+    fn content(&self, members: &'a Map<String, Value>) -> Result<Format<'a>, Failure> {
+        Ok(self.inner(member_at(members, "content", &self.place)?, "content"))
+    }
+
+    fn list(&self, members: &'a Map<String, Value>, key: &str) -> Result<Vec<Format<'a>>, Failure> {
+        let list = list_at(members, key, &self.place)?.iter().enumerate();
+        Ok(list.map(|(i, value)| self.inner(value, &format!("{key}/{i}"))).collect())
+    }
+}
+
 /// A part of a sequence.
 enum Piece<'a> {
     Text(&'a str),
-    Format(&'a Value, String),
+    Format(Format<'a>),
     /// The content of a tag and its ends.
-    Tagged(&'a Value, String, Vec<&'a str>),
+    Tagged(Format<'a>, Vec<&'a str>),
 }
 
 pub fn compile(format: &Value, limits: &Limits) -> Result<Structural, Failure> {
-    let mut forms = Forms { limits, made: Structural::default(), rules: String::new(), count: 0 };
-    let start = forms.format(format, "#/format", Follow::End, 0)?;
-    let Forms { mut made, rules, .. } = forms;
-    made.lark = format!("start: {start}\nTEXT: /(\\n|.)*/\n{rules}");
-    Ok(made)
+    let mut forms = Forms { limits, made: Structural::default(), count: 0 };
+    let root = Format { value: format, place: "#/format".to_string(), depth: 0 };
+    let start = forms.rule(&root, Follow::End)?;
+    forms.made.begin(&start);
+    Ok(forms.made)
 }
 
 struct Forms<'a> {
     limits: &'a Limits,
     made: Structural,
-    rules: String,
     /// Formats so far; their numbers name the rules.
     count: usize,
 }
@@ -70,42 +109,12 @@ fn any_of(texts: &[&str]) -> String {
     texts.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(" | ")
 }
 
-fn flag(members: &Map<String, Value>, key: &str, place: &str) -> Result<bool, Failure> {
-    match members.get(key) {
-        None => Ok(false),
-        Some(flag) => flag
-            .as_bool()
-            .ok_or_else(|| invalid(&format!("{place}/{key}"), "must be true or false")),
-    }
-}
-
-/// A list of texts that are not empty; none where it is absent.
-pub fn texts_at<'a>(
-    members: &'a Map<String, Value>,
-    key: &str,
-    place: &str,
-) -> Result<Vec<&'a str>, Failure> {
-    if members.get(key).and_then(Value::as_array).is_none_or(Vec::is_empty) {
-        return match members.get(key) {
-            None | Some(Value::Array(_)) => Ok(Vec::new()),
-            _ => Err(invalid(&format!("{place}/{key}"), "must be a list of texts")),
-        };
-    }
-    let list = list_at(members, key, place)?.iter().enumerate();
-    list.map(|(i, text)| text_of(Some(text), &format!("{place}/{key}/{i}"))).collect()
-}
-
 /// Any text that holds none of `excludes`, as an expression of a terminal.
 pub fn free_text(excludes: &[&str]) -> String {
     match excludes {
         [] => "TEXT".to_string(),
         _ => format!("(TEXT & ~(TEXT ({}) TEXT))", any_of(excludes)),
     }
-}
-
-fn type_of<'a>(format: &'a Value, place: &str) -> Result<&'a str, Failure> {
-    let kind = format.as_object().ok_or_else(|| invalid(place, "must be an object"))?.get("type");
-    text_of(kind, &format!("{place}/type"))
 }
 
 /// The texts that end a tag; none = it ends with its content.
@@ -119,152 +128,115 @@ fn ends_of<'a>(members: &'a Map<String, Value>, place: &str) -> Result<Vec<&'a s
 }
 
 impl Forms<'_> {
-    fn name(&mut self, place: &str, depth: usize) -> Result<String, Failure> {
-        if depth > self.limits.max_depth || self.count == MAX_FORMATS {
+    fn name(&mut self, format: &Format) -> Result<String, Failure> {
+        let (place, max_depth) = (&format.place, self.limits.max_depth);
+        if format.depth > max_depth || self.count == MAX_FORMATS {
             return Err(Failure::limit(format!(
-                "the structural tag: {place}: more than {MAX_FORMATS} formats, or {} within each \
-                 other",
-                self.limits.max_depth
+                "the structural tag: {place}: more than {MAX_FORMATS} formats, or {max_depth} \
+                 within each other"
             )));
         }
-        check_rules(self.rules.len(), place)?;
+        check_rules(self.made.lark.len(), place)?;
         self.count += 1;
         Ok(format!("f{}", self.count))
     }
 
     /// The name of a rule for the format and the texts of `follow`.
-    fn format(
-        &mut self,
-        format: &Value,
-        place: &str,
-        follow: Follow,
-        depth: usize,
-    ) -> Result<String, Failure> {
-        let name = self.name(place, depth)?;
-        let kind = type_of(format, place)?;
-        let body = match kind {
+    fn rule(&mut self, format: &Format, follow: Follow) -> Result<String, Failure> {
+        let name = self.name(format)?;
+        let body = match format.kind()? {
             "const_string" | "tag" | "sequence" => {
                 let mut pieces = Vec::new();
-                self.add_pieces(format, place, depth, &mut pieces)?;
-                self.joined(&pieces, follow, depth)?
+                self.add_pieces(format, &mut pieces)?;
+                self.joined(&pieces, follow)?
             }
-            "or" => {
-                let members = members_of(format, place, &["type", "elements"])?;
-                self.options(members, place, follow, depth)?
-            }
-            "any_text" => return self.any_text(format, place, follow, name),
-            "regex" => return self.regex(format, place, follow, name),
-            "json_schema" | "qwen_xml_parameter" => {
-                return self.schema(format, place, follow, name);
-            }
-            "optional" | "star" | "plus" | "repeat" => {
-                self.repeated(format, place, follow, depth)?
-            }
-            "tags_with_separator" => self.separated(format, place, follow, depth)?,
-            "triggered_tags" => self.triggered(format, place, follow, depth)?,
+            "or" => self.options(format, follow)?,
+            "any_text" => return self.any_text(format, follow, name),
+            "regex" => return self.regex(format, follow, name),
+            "json_schema" | "qwen_xml_parameter" => return self.schema(format, follow, name),
+            "optional" | "star" | "plus" | "repeat" => self.repeated(format, follow)?,
+            "tags_with_separator" => self.separated(format, follow)?,
+            "triggered_tags" => self.triggered(format, follow)?,
             _ => {
                 let known = "any_text, const_string, json_schema, optional, or, plus, \
                              qwen_xml_parameter, regex, repeat, sequence, star, tag, \
                              tags_with_separator or triggered_tags";
-                return Err(invalid(
-                    &format!("{place}/type"),
-                    &format!("is not supported; it must be {known}"),
-                ));
+                let why = format!("is not supported; it must be {known}");
+                return Err(invalid(&format.at("type"), &why));
             }
         };
-        let _ = writeln!(self.rules, "{name}: {body}");
+        let _ = writeln!(self.made.lark, "{name}: {body}");
         Ok(name)
     }
 
     /// The parts of a text, a tag or a sequence.
     fn add_pieces<'v>(
         &mut self,
-        format: &'v Value,
-        place: &str,
-        depth: usize,
+        format: &Format<'v>,
         pieces: &mut Vec<Piece<'v>>,
     ) -> Result<(), Failure> {
-        match type_of(format, place)? {
+        match format.kind()? {
             "const_string" => {
-                let members = members_of(format, place, &["type", "value"])?;
-                let text = members.get("value").and_then(Value::as_str);
-                let text =
-                    text.ok_or_else(|| invalid(&format!("{place}/value"), "must be a text"))?;
+                let members = format.members(&["type", "value"])?;
+                let text = any_text_of(members.get("value"), &format.at("value"))?;
                 pieces.extend(Some(Piece::Text(text)).filter(|_| !text.is_empty()));
             }
-            "tag" => self.add_tag(format, place, depth, None, pieces)?,
+            "tag" => self.add_tag(format, "", pieces)?,
             "sequence" => {
-                let members = members_of(format, place, &["type", "elements"])?;
-                self.name(place, depth)?; // counts, and bounds the depth
-                for (i, element) in list_at(members, "elements", place)?.iter().enumerate() {
-                    let place = format!("{place}/elements/{i}");
-                    self.add_pieces(element, &place, depth + 1, pieces)?;
+                let members = format.members(&["type", "elements"])?;
+                self.name(format)?; // counts, and bounds the depth
+                for element in format.list(members, "elements")? {
+                    self.add_pieces(&element, pieces)?;
                 }
             }
-            _ => pieces.push(Piece::Format(format, place.to_string())),
+            _ => pieces.push(Piece::Format(format.clone())),
         }
         Ok(())
     }
 
-    /// The parts of a tag without the text `trigger` at its beginning.
+    /// The parts of a tag without the text `trigger`, with which it begins.
     fn add_tag<'v>(
         &mut self,
-        tag: &'v Value,
-        place: &str,
-        depth: usize,
-        trigger: Option<&str>,
+        tag: &Format<'v>,
+        trigger: &str,
         pieces: &mut Vec<Piece<'v>>,
     ) -> Result<(), Failure> {
-        let members = members_of(tag, place, &["type", "begin", "content", "end"])?;
-        let begin = members.get("begin").and_then(Value::as_str);
-        let begin = begin.ok_or_else(|| invalid(&format!("{place}/begin"), "must be a text"))?;
-        let content = members
-            .get("content")
-            .ok_or_else(|| invalid(&format!("{place}/content"), "is missing"))?;
-        let begin = &begin[trigger.map_or(0, str::len)..];
+        let members = tag.members(&["type", "begin", "content", "end"])?;
+        let begin = &any_text_of(members.get("begin"), &tag.at("begin"))?[trigger.len()..];
+        let content = tag.content(members)?;
         pieces.extend(Some(Piece::Text(begin)).filter(|_| !begin.is_empty()));
-        let inside = format!("{place}/content");
-        match ends_of(members, place)? {
+        match ends_of(members, &tag.place)? {
             ends if ends.is_empty() => {
-                self.name(place, depth)?;
-                self.add_pieces(content, &inside, depth + 1, pieces)
+                self.name(tag)?;
+                self.add_pieces(&content, pieces)
             }
             ends => {
-                pieces.push(Piece::Tagged(content, inside, ends));
+                pieces.push(Piece::Tagged(content, ends));
                 Ok(())
             }
         }
     }
 
     /// An expression of the pieces in a row.
-    fn joined(
-        &mut self,
-        pieces: &[Piece],
-        follow: Follow,
-        depth: usize,
-    ) -> Result<String, Failure> {
+    fn joined(&mut self, pieces: &[Piece], follow: Follow) -> Result<String, Failure> {
         let mut parts: Vec<String> = Vec::new();
         let mut rest = pieces;
         let mut has_end = false;
         while let [piece, after @ ..] = rest {
             rest = after;
-            match piece {
-                Piece::Text(text) => parts.push(quoted(text)),
-                Piece::Tagged(content, place, ends) => {
-                    parts.push(self.format(content, place, Follow::Texts(ends), depth + 1)?);
+            parts.push(match (piece, rest) {
+                (Piece::Text(text), _) => quoted(text),
+                (Piece::Tagged(content, ends), _) => self.rule(content, Follow::Texts(ends))?,
+                (Piece::Format(format), [Piece::Text(next), after @ ..]) => {
+                    rest = after;
+                    self.rule(format, Follow::Texts(&[*next]))?
                 }
-                Piece::Format(format, place) => {
-                    has_end = rest.is_empty();
-                    parts.push(match rest {
-                        [Piece::Text(next), after @ ..] => {
-                            rest = after;
-                            self.format(format, place, Follow::Texts(&[*next]), depth + 1)?
-                        }
-                        [] => self.format(format, place, follow, depth + 1)?,
-                        _ => self.format(format, place, Follow::Other, depth + 1)?,
-                    });
+                (Piece::Format(format), []) => {
+                    has_end = true;
+                    self.rule(format, follow)?
                 }
-            }
+                (Piece::Format(format), _) => self.rule(format, Follow::Other)?,
+            });
         }
         let end = if has_end { String::new() } else { ends(follow) };
         let all = parts.join(" ") + &end;
@@ -272,23 +244,11 @@ impl Forms<'_> {
     }
 
     /// An expression of one of the elements, each with the texts of `follow`.
-    fn options(
-        &mut self,
-        members: &Map<String, Value>,
-        place: &str,
-        follow: Follow,
-        depth: usize,
-    ) -> Result<String, Failure> {
-        let mut names = Vec::new();
-        for (i, element) in list_at(members, "elements", place)?.iter().enumerate() {
-            names.push(self.format(
-                element,
-                &format!("{place}/elements/{i}"),
-                follow,
-                depth + 1,
-            )?);
-        }
-        Ok(names.join(" | "))
+    fn options(&mut self, format: &Format, follow: Follow) -> Result<String, Failure> {
+        let members = format.members(&["type", "elements"])?;
+        let elements = format.list(members, "elements")?;
+        let names = elements.iter().map(|element| self.rule(element, follow));
+        Ok(names.collect::<Result<Vec<_>, _>>()?.join(" | "))
     }
 
     /// A rule that is one lexeme, up to the first of the texts that follow.
@@ -299,100 +259,77 @@ impl Forms<'_> {
         place: &str,
         follow: Follow,
     ) -> Result<String, Failure> {
-        match follow {
+        let rules = &mut self.made.lark;
+        let _ = match follow {
             Follow::End => {
                 let terminal = name.to_uppercase();
-                let _ = writeln!(self.rules, "{name}: {terminal}\n{terminal}: {expression}");
-                Ok(name)
+                writeln!(rules, "{name}: {terminal}\n{terminal}: {expression}")
             }
-            Follow::Texts(_) => {
-                let _ = writeln!(self.rules, "{name}[lazy]: {expression}{}", ends(follow));
-                Ok(name)
-            }
+            Follow::Texts(_) => writeln!(rules, "{name}[lazy]: {expression}{}", ends(follow)),
             Follow::Other => {
                 let only = "may stand before a const_string, before the end of its tag or at the \
                             end of the answer alone";
-                Err(invalid(place, only))
+                return Err(invalid(place, only));
             }
-        }
+        };
+        Ok(name)
     }
 
     fn any_text(
         &mut self,
-        format: &Value,
-        place: &str,
+        format: &Format,
         follow: Follow,
         name: String,
     ) -> Result<String, Failure> {
-        let members = members_of(format, place, &["type", "excludes", "max_tokens"])?;
+        let members = format.members(&["type", "excludes", "max_tokens"])?;
         if members.get("max_tokens").is_some_and(|count| !count.is_null()) {
-            return Err(invalid(&format!("{place}/max_tokens"), "is not supported"));
+            return Err(invalid(&format.at("max_tokens"), "is not supported"));
         }
-        let text = free_text(&texts_at(members, "excludes", place)?);
-        self.lexeme(name, &text, place, follow)
+        let text = free_text(&texts_at(members, "excludes", &format.place)?);
+        self.lexeme(name, &text, &format.place, follow)
     }
 
-    fn regex(
-        &mut self,
-        format: &Value,
-        place: &str,
-        follow: Follow,
-        name: String,
-    ) -> Result<String, Failure> {
-        let members = members_of(format, place, &["type", "pattern"])?;
-        let at = format!("{place}/pattern");
+    fn regex(&mut self, format: &Format, follow: Follow, name: String) -> Result<String, Failure> {
+        let members = format.members(&["type", "pattern"])?;
+        let at = format.at("pattern");
         let pattern = regex::checked(text_of(members.get("pattern"), &at)?, regex::Dialect::Ascii)
             .map_err(|why| invalid(&at, &why))?;
-        self.lexeme(name, &format!("(/{pattern}/)"), place, follow)
+        self.lexeme(name, &format!("(/{pattern}/)"), &format.place, follow)
     }
 
-    fn schema(
-        &mut self,
-        format: &Value,
-        place: &str,
-        follow: Follow,
-        name: String,
-    ) -> Result<String, Failure> {
-        let members = members_of(format, place, &["type", "json_schema", "style", "any_order"])?;
+    fn schema(&mut self, format: &Format, follow: Follow, name: String) -> Result<String, Failure> {
+        let members = format.members(&["type", "json_schema", "style", "any_order"])?;
         let style = match members.get("style") {
             _ if members.get("type").is_some_and(|kind| kind == "qwen_xml_parameter") => "qwen_xml",
             None => "json",
-            style => text_of(style, &format!("{place}/style"))?,
+            style => text_of(style, &format.at("style"))?,
         };
         if !matches!(style, "json" | "qwen_xml") {
             let known = "is not supported; it must be \"json\" or \"qwen_xml\"";
-            return Err(invalid(&format!("{place}/style"), known));
+            return Err(invalid(&format.at("style"), known));
         }
-        if flag(members, "any_order", place)? {
-            return Err(invalid(&format!("{place}/any_order"), "is not supported"));
+        if flag_at(members, "any_order", &format.place)? {
+            return Err(invalid(&format.at("any_order"), "is not supported"));
         }
-        let at = format!("{place}/json_schema");
-        let schema = members.get("json_schema").ok_or_else(|| invalid(&at, "is missing"))?;
-        let inner = format!("{name}s");
-        let is_xml = style == "qwen_xml";
-        let rules = content_rules((schema, is_xml), &at, &inner, self.limits, &mut self.made)?;
-        let _ = write!(self.rules, "{name}: {inner}{}\n{rules}", ends(follow));
+        let schema = member_at(members, "json_schema", &format.place)?;
+        let (at, inner) = (format.at("json_schema"), format!("{name}s"));
+        self.made.add_content((schema, style == "qwen_xml"), &at, &inner, self.limits)?;
+        let _ = writeln!(self.made.lark, "{name}: {inner}{}", ends(follow));
         Ok(name)
     }
 
-    fn repeated(
-        &mut self,
-        format: &Value,
-        place: &str,
-        follow: Follow,
-        depth: usize,
-    ) -> Result<String, Failure> {
-        let kind = type_of(format, place)?;
+    fn repeated(&mut self, format: &Format, follow: Follow) -> Result<String, Failure> {
+        let kind = format.kind()?;
         let known: &[&str] = match kind {
             "repeat" => &["type", "content", "min", "max"],
             _ => &["type", "content"],
         };
-        let members = members_of(format, place, known)?;
+        let members = format.members(known)?;
         let count = |key: &str| {
             let number = members.get(key).and_then(Value::as_u64);
-            number.filter(|number| *number <= MAX_REPEATS).ok_or_else(|| {
-                invalid(&format!("{place}/{key}"), &format!("must be 0 to {MAX_REPEATS}"))
-            })
+            number
+                .filter(|number| *number <= MAX_REPEATS)
+                .ok_or_else(|| invalid(&format.at(key), &format!("must be 0 to {MAX_REPEATS}")))
         };
         let times = match kind {
             "optional" => "?".to_string(),
@@ -404,89 +341,65 @@ impl Forms<'_> {
             _ => {
                 let (least, most) = (count("min")?, count("max")?);
                 if most < least {
-                    return Err(invalid(&format!("{place}/max"), "must be min or more, or -1"));
+                    return Err(invalid(&format.at("max"), "must be min or more, or -1"));
                 }
                 format!("{{{least},{most}}}")
             }
         };
-        let at = format!("{place}/content");
-        let content = members.get("content").ok_or_else(|| invalid(&at, "is missing"))?;
-        let content = self.format(content, &at, Follow::Other, depth + 1)?;
+        let content = self.rule(&format.content(members)?, Follow::Other)?;
         // Lark has no repetition of none.
         let all = if times == "{0,0}" { "\"\"".to_string() } else { format!("({content}){times}") };
         Ok(all + &ends(follow))
     }
 
-    /// The name of a rule for one tag of a list, without its trigger.
-    fn tag(
-        &mut self,
-        tag: &Value,
-        place: &str,
-        depth: usize,
-        trigger: Option<&str>,
-    ) -> Result<String, Failure> {
-        let is_tag = tag.get("type").is_none_or(|kind| kind == "tag");
-        if !is_tag {
-            return Err(invalid(&format!("{place}/type"), "must be \"tag\""));
+    /// The name of a rule for one tag of a list, without the trigger with which it begins.
+    fn tag(&mut self, tag: &Format, trigger: &str) -> Result<String, Failure> {
+        if tag.value.get("type").is_some_and(|kind| kind != "tag") {
+            return Err(invalid(&tag.at("type"), "must be \"tag\""));
         }
-        let name = self.name(place, depth)?;
+        let name = self.name(tag)?;
         let mut pieces = Vec::new();
-        self.add_tag(tag, place, depth, trigger, &mut pieces)?;
-        let body = self.joined(&pieces, Follow::Other, depth)?;
-        let _ = writeln!(self.rules, "{name}: {body}");
+        self.add_tag(tag, trigger, &mut pieces)?;
+        let body = self.joined(&pieces, Follow::Other)?;
+        let _ = writeln!(self.made.lark, "{name}: {body}");
         Ok(name)
     }
 
-    fn separated(
-        &mut self,
-        format: &Value,
-        place: &str,
-        follow: Follow,
-        depth: usize,
-    ) -> Result<String, Failure> {
+    fn separated(&mut self, format: &Format, follow: Follow) -> Result<String, Failure> {
         const MEMBERS: [&str; 5] =
             ["type", "tags", "separator", "at_least_one", "stop_after_first"];
-        let members = members_of(format, place, &MEMBERS)?;
-        let separator = members.get("separator").and_then(Value::as_str);
-        let separator =
-            separator.ok_or_else(|| invalid(&format!("{place}/separator"), "must be a text"))?;
-        let mut tags = Vec::new();
-        for (i, tag) in list_at(members, "tags", place)?.iter().enumerate() {
-            tags.push(self.tag(tag, &format!("{place}/tags/{i}"), depth + 1, None)?);
-        }
+        let members = format.members(&MEMBERS)?;
+        let separator = any_text_of(members.get("separator"), &format.at("separator"))?;
+        let tags = format.list(members, "tags")?;
+        let tags = tags.iter().map(|tag| self.tag(tag, "")).collect::<Result<Vec<_>, _>>()?;
         let tag = format!("({})", tags.join(" | "));
-        let list = match flag(members, "stop_after_first", place)? {
+        let list = match flag_at(members, "stop_after_first", &format.place)? {
             true => tag,
             false => format!("{tag} ({} {tag})*", quoted(separator)),
         };
-        let times = if flag(members, "at_least_one", place)? { "" } else { "?" };
+        let times = if flag_at(members, "at_least_one", &format.place)? { "" } else { "?" };
         Ok(format!("({list}){times}{}", ends(follow)))
     }
 
-    fn triggered(
-        &mut self,
-        format: &Value,
-        place: &str,
-        follow: Follow,
-        depth: usize,
-    ) -> Result<String, Failure> {
+    fn triggered(&mut self, format: &Format, follow: Follow) -> Result<String, Failure> {
         const MEMBERS: [&str; 6] =
             ["type", "triggers", "tags", "at_least_one", "stop_after_first", "excludes"];
-        let members = members_of(format, place, &MEMBERS)?;
+        let (members, place) = (format.members(&MEMBERS)?, &format.place);
         let triggers = texts_at(members, "triggers", place)?;
-        let (is_needed, is_last) =
-            (flag(members, "at_least_one", place)?, flag(members, "stop_after_first", place)?);
+        let (is_needed, is_last) = (
+            flag_at(members, "at_least_one", place)?,
+            flag_at(members, "stop_after_first", place)?,
+        );
         let text = free_text(&texts_at(members, "excludes", place)?);
         let mut rests: Vec<Vec<String>> = vec![Vec::new(); triggers.len()];
         let mut first = Vec::new();
-        for (i, tag) in list_at(members, "tags", place)?.iter().enumerate() {
-            let at = format!("{place}/tags/{i}");
-            let begin = text_of(tag.get("begin"), &format!("{at}/begin"))?;
+        for tag in format.list(members, "tags")? {
+            let begin = text_of(tag.value.get("begin"), &tag.at("begin"))?;
             let mut fitting = (0..triggers.len()).filter(|k| begin.starts_with(triggers[*k]));
             let (Some(trigger), None) = (fitting.next(), fitting.next()) else {
-                return Err(invalid(&format!("{at}/begin"), "must begin with one of the triggers"));
+                return Err(invalid(&tag.at("begin"), "must begin with one of the triggers"));
             };
-            let rest = self.tag(tag, &at, depth + 1, Some(triggers[trigger]))?;
+            let rest = self.tag(&tag, triggers[trigger])?;
             first.push(format!("{} {rest}", quoted(triggers[trigger])));
             rests[trigger].push(rest);
         }
@@ -494,8 +407,8 @@ impl Forms<'_> {
         if is_needed && is_last {
             return Ok(format!("{first}{}", ends(follow)));
         }
-        let after = self.triggers_in_text(&triggers, &rests, &text, place, depth)?;
-        let tail = self.name(place, depth)?;
+        let after = self.triggers_in_text(format, &triggers, &rests, &text)?;
+        let tail = self.name(format)?;
         let tail = self.lexeme(tail, &text, place, follow)?;
         Ok(match (is_needed, is_last) {
             (true, _) => format!("{first} ({after})* {tail}"),
@@ -507,19 +420,19 @@ impl Forms<'_> {
     /// An expression of free text up to a trigger, and the rest of a tag that begins with it.
     fn triggers_in_text(
         &mut self,
+        format: &Format,
         triggers: &[&str],
         rests: &[Vec<String>],
         text: &str,
-        place: &str,
-        depth: usize,
     ) -> Result<String, Failure> {
         let mut options = Vec::new();
         for (i, (trigger, rests)) in triggers.iter().zip(rests).enumerate() {
             if rests.is_empty() {
-                return Err(invalid(&format!("{place}/triggers/{i}"), "begins none of the tags"));
+                let at = format.at(&format!("triggers/{i}"));
+                return Err(invalid(&at, "begins none of the tags"));
             }
-            let head = self.name(place, depth)?;
-            let _ = writeln!(self.rules, "{head}[lazy]: {text} {}", quoted(trigger));
+            let head = self.name(format)?;
+            let _ = writeln!(self.made.lark, "{head}[lazy]: {text} {}", quoted(trigger));
             options.push(format!("{head} ({})", rests.join(" | ")));
         }
         Ok(options.join(" | "))

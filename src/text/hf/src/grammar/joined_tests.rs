@@ -245,3 +245,25 @@ fn integers_of_a_broken_step_exist_or_are_refused() {
     let message = refusal(Kind::SchemaStrict, &alone.to_string()).message;
     assert!(message.starts_with("#: Unsatisfiable schema: "), "{message}");
 }
+
+/// A value that looks like a reference leads nowhere.
+#[test]
+fn constants_have_no_references() {
+    let schema = json!({"properties": {"a": {"$ref": "#/$defs/x"}}, "required": ["a"],
+        "$defs": {"x": {"const": {"$ref": "#/$defs/r999"}}}});
+    let grammar = strict(&schema);
+    assert!(takes(&grammar, r##"{"a":{"$ref":"#/$defs/r999"}}"##) && !takes(&grammar, "{}"));
+}
+
+#[test]
+fn properties_with_the_names_of_keywords_are_schemas() {
+    let branch = |kind: &str| json!({"type": "object", "required": ["k"], "properties": {"k": {"const": kind}}});
+    let union = json!({"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]});
+    for name in ["const", "enum", "required", "oneOf"] {
+        let schema = json!({"type": "object", "properties": {name: union}, "required": [name],
+            "$defs": {"a": branch("a"), "b": branch("b")}});
+        let grammar = strict(&schema);
+        assert!(takes(&grammar, &json!({name: {"k": "b"}}).to_string()), "{name}");
+        assert!(!takes(&grammar, &json!({name: {"k": "c"}}).to_string()), "{name}");
+    }
+}

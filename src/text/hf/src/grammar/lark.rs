@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::compile::{self, Limits};
 use super::json_text;
-use super::schema::{self, Strictness};
+use super::schema::{self, check_patterns, Strictness};
 use crate::Failure;
 
 /// The grammar with bounded blanks in its schemas. Refuses what would let an answer hold control
@@ -22,7 +22,7 @@ pub fn with_bounds(text: &str, limits: &Limits) -> Result<String, Failure> {
         )));
     }
     let mut bounded = String::with_capacity(text.len());
-    let mut copied = 0;
+    let (mut copied, mut num_patterns) = (0, 0);
     let mut rest = text.char_indices().peekable();
     while let Some((at, c)) = rest.next() {
         let line = || text[..at].matches('\n').count() + 1;
@@ -38,7 +38,11 @@ pub fn with_bounds(text: &str, limits: &Limits) -> Result<String, Failure> {
             }
             '%' if text[at..].starts_with("%json") => {
                 let begin = at + "%json".len();
-                let (end, schema) = read_schema(text, begin, limits).map_err(|f| {
+                let read = read_schema(text, begin, limits).and_then(|(end, schema, patterns)| {
+                    num_patterns += patterns;
+                    check_patterns(num_patterns, "#").map(|()| (end, schema))
+                });
+                let (end, schema) = read.map_err(|f| {
                     let place = format!("the grammar: line {}: the schema", line());
                     Failure::new(f.code, format!("{place}: {}", f.message))
                 })?;
@@ -60,8 +64,9 @@ pub fn with_bounds(text: &str, limits: &Limits) -> Result<String, Failure> {
     Ok(bounded)
 }
 
-/// Checks the schema that begins at `from`, after blanks, and returns where it ends.
-fn read_schema(text: &str, from: usize, limits: &Limits) -> Result<(usize, Value), Failure> {
+/// Checks the schema that begins at `from`, after blanks. Returns where it ends, its enforced form
+/// and how many patterns it has.
+fn read_schema(text: &str, from: usize, limits: &Limits) -> Result<(usize, Value, usize), Failure> {
     let mut reader = serde_json::Deserializer::from_str(&text[from..]).into_iter::<Value>();
     if let Some(read) = reader.next() {
         read.map_err(|e| Failure::invalid(e.to_string()))?;
@@ -69,7 +74,8 @@ fn read_schema(text: &str, from: usize, limits: &Limits) -> Result<(usize, Value
     let end = from + reader.byte_offset();
     let source = json_text::parse("its text", &text[from..end], limits.max_values)?;
     let checked = schema::check_open(&source, Strictness::Strict, limits)?;
-    Ok((end, with_own_options(checked.schema, source.get("x-guidance"))))
+    let schema = with_own_options(checked.schema, source.get("x-guidance"));
+    Ok((end, schema, checked.num_patterns))
 }
 
 fn with_own_options(mut schema: Value, own: Option<&Value>) -> Value {

@@ -1,6 +1,8 @@
 //! `propertyNames` that lists names or gives their pattern, in keywords that llguidance has. Typed
 //! dictionaries have it (pydantic's `dict[Literal[..], T]`, zod's records).
 
+use std::collections::HashSet;
+
 use serde_json::{json, Map, Value};
 
 use super::places::find;
@@ -69,7 +71,8 @@ pub fn close_to(names: &Names, members: &mut Map<String, Value>, bytes_left: &mu
             }
             let declared = members.get("properties").and_then(Value::as_object).cloned();
             let mut declared = declared.unwrap_or_default();
-            declared.retain(|name, _| names.contains(name));
+            let listed: HashSet<&String> = names.iter().collect();
+            declared.retain(|name, _| listed.contains(name));
             for name in names.iter().filter(|_| others != Value::Bool(false)) {
                 declared.entry(name.clone()).or_insert_with(|| others.clone());
             }

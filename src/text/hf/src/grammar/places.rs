@@ -1,5 +1,7 @@
 //! Places in a schema (JSON pointers in URI fragments), and the references to them.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value};
 
 use crate::Failure;
@@ -11,6 +13,19 @@ pub fn name_of_definition(idx: usize) -> String {
 /// The definition that the reference of a checked schema leads to.
 pub fn target_of(schema: &Value) -> Option<usize> {
     schema.get("$ref")?.as_str()?.strip_prefix("#/$defs/r")?.parse().ok()
+}
+
+/// The names of `type`; none where the schema does not have it.
+pub fn type_names(members: &Map<String, Value>) -> Option<Vec<&str>> {
+    match members.get("type")? {
+        Value::Array(names) => Some(names.iter().filter_map(Value::as_str).collect()),
+        name => Some(vec![name.as_str()?]),
+    }
+}
+
+pub fn required_of(members: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    let names = members.get("required").and_then(Value::as_array);
+    names.into_iter().flatten().filter_map(Value::as_str)
 }
 
 /// The definitions that an instance of `schema` must satisfy too, at the same place.
@@ -99,22 +114,24 @@ pub fn find<'a>(source: &'a Value, place: &str) -> Option<&'a Value> {
     })
 }
 
-/// The place of the schema with `"$anchor": name`.
-pub fn find_anchor(here: &Value, place: &str, name: &str) -> Option<String> {
+/// Adds the places of all schemas with an `$anchor`, by its name. The first of two of one name
+/// stays.
+pub fn add_anchors<'a>(here: &'a Value, place: &str, all: &mut HashMap<&'a str, String>) {
     match here {
         Value::Object(members) => {
-            if members.get("$anchor").and_then(Value::as_str) == Some(name) {
-                return Some(place.to_string());
+            if let Some(name) = members.get("$anchor").and_then(Value::as_str) {
+                all.entry(name).or_insert_with(|| place.to_string());
             }
-            members
-                .iter()
-                .filter(|(key, _)| !matches!(key.as_str(), "enum" | "const" | "default"))
-                .find_map(|(key, v)| find_anchor(v, &format!("{place}/{}", escaped(key)), name))
+            for (key, value) in members {
+                if !matches!(key.as_str(), "enum" | "const" | "default") {
+                    add_anchors(value, &format!("{place}/{}", escaped(key)), all);
+                }
+            }
         }
         Value::Array(items) => items
             .iter()
             .enumerate()
-            .find_map(|(i, item)| find_anchor(item, &format!("{place}/{i}"), name)),
-        _ => None,
+            .for_each(|(i, item)| add_anchors(item, &format!("{place}/{i}"), all)),
+        _ => {}
     }
 }

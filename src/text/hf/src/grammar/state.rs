@@ -170,6 +170,7 @@ impl State {
     }
 
     /// Whether nothing can follow but a token that ends a generation, or one has come.
+    #[cfg(test)]
     pub fn is_stopped(&self) -> bool {
         self.matcher.is_stopped() && !self.matcher.is_error()
     }

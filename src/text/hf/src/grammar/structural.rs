@@ -9,15 +9,17 @@
 //! `</parameter>`. A value is JSON. A plain text (`text_branch`) stands as it is;
 //! api/tool_shapes.cc has the same rule for the reader of the answer.
 
+use std::collections::HashSet;
 use std::fmt::Write;
+use std::rc::Rc;
 
 use serde_json::{Map, Value};
 
 use super::compile::{with_options, Limits};
 use super::formats;
 use super::json_text;
-use super::places::escaped;
-use super::schema::{self, Checked, Strictness};
+use super::places::{escaped, required_of, type_names};
+use super::schema::{self, check_patterns, Checked, Strictness};
 use crate::Failure;
 
 const MAX_STRUCTURES: usize = 1024;
@@ -28,15 +30,41 @@ const MAX_RULE_BYTES: usize = 8 << 20;
 /// The end of a parameter, after its value.
 const END_OF_VALUE: &str = "\n</parameter>\n";
 
-/// A grammar, the places of the schemas' keywords that it does not enforce, and the schemas with
-/// their own places.
+/// A schema of a tag that may be compiled by itself.
+pub struct Content {
+    pub place: String,
+    whole: Rc<Checked>,
+    /// A property of the schema; none = the whole of it.
+    property: Option<String>,
+}
+
+impl Content {
+    pub fn whole(&self) -> &Checked {
+        &self.whole
+    }
+
+    /// The schema with the definitions to which it refers.
+    pub fn checked(&self) -> Checked {
+        let whole = &*self.whole;
+        let Some(name) = &self.property else { return whole.clone() };
+        let mut schema = whole.schema["properties"][name].clone();
+        if let (Value::Object(members), Some(all)) = (&mut schema, whole.schema.get("$defs")) {
+            members.insert("$defs".to_string(), all.clone());
+        }
+        Checked { schema, ignored: Vec::new(), places: whole.places.clone(), ..*whole }
+    }
+}
+
+/// A grammar, and the places of the schemas' keywords that it does not enforce.
 #[derive(Default)]
 pub struct Structural {
+    /// The rules so far; `begin` makes a grammar of them.
     pub lark: String,
     pub ignored: Vec<String>,
-    pub schemas: Vec<(String, Checked)>,
-    /// The schemas of properties that stand in tags of their own.
-    pub properties: Vec<(String, Checked)>,
+    pub schemas: Vec<Content>,
+    /// Schemas of properties that stand in tags of their own.
+    pub properties: Vec<Content>,
+    num_patterns: usize,
 }
 
 /// One kind of tag.
@@ -45,19 +73,6 @@ struct Structure<'a> {
     end: &'a str,
     schema: &'a Value,
     is_xml: bool,
-}
-
-impl Structure<'_> {
-    fn content_rules(
-        &self,
-        place: &str,
-        name: &str,
-        limits: &Limits,
-        made: &mut Structural,
-    ) -> Result<String, Failure> {
-        let place = format!("{place}/schema");
-        content_rules((self.schema, self.is_xml), &place, name, limits, made)
-    }
 }
 
 /// The members beside structures and triggers.
@@ -109,10 +124,29 @@ pub fn list_at<'a>(
     }
 }
 
+pub fn any_text_of<'a>(value: Option<&'a Value>, place: &str) -> Result<&'a str, Failure> {
+    value.and_then(Value::as_str).ok_or_else(|| invalid(place, "must be a text"))
+}
+
 pub fn text_of<'a>(value: Option<&'a Value>, place: &str) -> Result<&'a str, Failure> {
-    match value.and_then(Value::as_str) {
-        Some(text) if !text.is_empty() => Ok(text),
-        _ => Err(invalid(place, "must be a text that is not empty")),
+    let text = value.and_then(Value::as_str).filter(|text| !text.is_empty());
+    text.ok_or_else(|| invalid(place, "must be a text that is not empty"))
+}
+
+pub fn member_at<'a>(
+    members: &'a Map<String, Value>,
+    key: &str,
+    place: &str,
+) -> Result<&'a Value, Failure> {
+    members.get(key).ok_or_else(|| invalid(&format!("{place}/{key}"), "is missing"))
+}
+
+pub fn flag_at(members: &Map<String, Value>, key: &str, place: &str) -> Result<bool, Failure> {
+    match members.get(key) {
+        None => Ok(false),
+        Some(flag) => flag
+            .as_bool()
+            .ok_or_else(|| invalid(&format!("{place}/{key}"), "must be true or false")),
     }
 }
 
@@ -126,10 +160,24 @@ fn structure_of<'a>(value: &'a Value, place: &str) -> Result<Structure<'a>, Fail
         is_xml: content.is_some(),
         begin: text_of(members.get("begin"), &format!("{place}/begin"))?,
         end: text_of(members.get("end"), &format!("{place}/end"))?,
-        schema: members
-            .get("schema")
-            .ok_or_else(|| invalid(&format!("{place}/schema"), "is missing"))?,
+        schema: member_at(members, "schema", place)?,
     })
+}
+
+/// A list of texts that are not empty; none where it is absent.
+pub fn texts_at<'a>(
+    members: &'a Map<String, Value>,
+    key: &str,
+    place: &str,
+) -> Result<Vec<&'a str>, Failure> {
+    if members.get(key).and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        return match members.get(key) {
+            None | Some(Value::Array(_)) => Ok(Vec::new()),
+            _ => Err(invalid(&format!("{place}/{key}"), "must be a list of texts")),
+        };
+    }
+    let list = list_at(members, key, place)?.iter().enumerate();
+    list.map(|(i, text)| text_of(Some(text), &format!("{place}/{key}/{i}"))).collect()
 }
 
 /// A text as a literal of Lark.
@@ -138,12 +186,7 @@ pub fn quoted(text: &str) -> String {
 }
 
 fn rules_of(members: &Map<String, Value>) -> Result<Rules<'_>, Failure> {
-    let is_forced = match members.get("at_least_one") {
-        None => false,
-        Some(flag) => {
-            flag.as_bool().ok_or_else(|| invalid("#/at_least_one", "must be true or false"))?
-        }
-    };
+    let is_forced = flag_at(members, "at_least_one", "#")?;
     let max_tags = match members.get("max_tags") {
         None => MAX_TAGS,
         Some(count) => count
@@ -158,31 +201,87 @@ fn rules_of(members: &Map<String, Value>) -> Result<Rules<'_>, Failure> {
     Ok(Rules { max_tags: is_forced.then_some(max_tags), separator })
 }
 
-/// A schema at `place` as rules named after `name`; `made` gets the schema too. `is_xml`: its
-/// properties stand in tags of their own.
-pub fn content_rules(
-    (source, is_xml): (&Value, bool),
-    place: &str,
-    name: &str,
-    limits: &Limits,
-    made: &mut Structural,
-) -> Result<String, Failure> {
-    let within = |text: &str| text.replacen('#', place, 1);
-    let checked = schema::check(source, Strictness::Loose, limits)
-        .map_err(|f| Failure::new(f.code, within(&f.message)))?;
-    made.ignored.extend(checked.ignored.iter().map(|at| within(at)));
-    let rules = if is_xml {
-        if let Some(key) = beyond_parameters(source) {
-            let why = "parameters in tags cannot say it";
-            return Err(Failure::invalid(format!("{place}/{key}: {why}")));
+impl Structural {
+    /// Adds the schema at `place` as rules named after `name`. `is_xml`: its properties stand in
+    /// tags of their own.
+    pub fn add_content(
+        &mut self,
+        (source, is_xml): (&Value, bool),
+        place: &str,
+        name: &str,
+        limits: &Limits,
+    ) -> Result<(), Failure> {
+        let within = |text: &str| text.replacen('#', place, 1);
+        let checked = schema::check(source, Strictness::Loose, limits)
+            .map_err(|f| Failure::new(f.code, within(&f.message)))?;
+        self.ignored.extend(checked.ignored.iter().map(|at| within(at)));
+        self.num_patterns += checked.num_patterns;
+        check_patterns(self.num_patterns, place)?;
+        let whole = Rc::new(checked);
+        if is_xml {
+            if let Some(key) = beyond_parameters(source) {
+                let why = "parameters in tags cannot say it";
+                return Err(Failure::invalid(format!("{place}/{key}: {why}")));
+            }
+            self.add_parameters(source, &whole, name, place)?;
+        } else {
+            let schema = with_options(whole.schema.clone(), Strictness::Loose, whole.blanks);
+            let _ = writeln!(self.lark, "{name}: %json {schema}");
         }
-        xml_rules(source, &checked, (name, place), &mut made.properties)?
-    } else {
-        let schema = with_options(checked.schema.clone(), Strictness::Loose, checked.blanks);
-        format!("{name}: %json {schema}\n")
-    };
-    made.schemas.push((place.to_string(), checked));
-    Ok(rules)
+        self.schemas.push(Content { place: place.to_string(), whole, property: None });
+        Ok(())
+    }
+
+    /// The properties of an object as tags, in their own order.
+    fn add_parameters(
+        &mut self,
+        source: &Value,
+        whole: &Rc<Checked>,
+        name: &str,
+        place: &str,
+    ) -> Result<(), Failure> {
+        let schema = &whole.schema;
+        let definition_bytes = schema.get("$defs").map_or(0, |all| all.to_string().len());
+        let empty = Map::new();
+        let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+        let required: HashSet<&str> =
+            schema.as_object().into_iter().flat_map(required_of).collect();
+        let mut parts = Vec::new();
+        for (i, (key, value)) in properties.iter().enumerate() {
+            let is_required = required.contains(key.as_str());
+            if value == &Value::Bool(false) && !is_required {
+                continue; // no call has it
+            }
+            let part = format!("{name}p{i}");
+            let begin = quoted(&format!("<parameter={key}>\n"));
+            let of_source = source.get("properties").and_then(|all| all.get(key));
+            let rest = match of_source.and_then(|source| text_branch(source, value)) {
+                Some((text, is_nullable)) => text_rules(text, is_nullable, &part),
+                None => {
+                    check_rules(self.lark.len() + definition_bytes, place)?;
+                    let at = format!("{place}/properties/{}", escaped(key));
+                    let property = Some(key.clone());
+                    let content = Content { place: at, whole: Rc::clone(whole), property };
+                    let options =
+                        with_options(content.checked().schema, Strictness::Loose, whole.blanks);
+                    self.properties.push(content);
+                    format!("{part}v {}\n{part}v: %json {options}\n", quoted(END_OF_VALUE))
+                }
+            };
+            let _ = write!(self.lark, "{part}: {begin} {rest}");
+            parts.push(if is_required { part } else { format!("{part}?") });
+        }
+        if parts.is_empty() {
+            parts.push("\"\"".to_string());
+        }
+        let _ = writeln!(self.lark, "{name}: {}", parts.join(" "));
+        Ok(())
+    }
+
+    /// The rules become a grammar of the answer `start`.
+    pub fn begin(&mut self, start: &str) {
+        self.lark.insert_str(0, &format!("start: {start}\nTEXT: /(\\n|.)*/\n"));
+    }
 }
 
 /// The place of what parameters of declared names cannot say about an object.
@@ -200,21 +299,23 @@ fn beyond_parameters(source: &Value) -> Option<String> {
         "minProperties",
         "maxProperties",
     ];
-    if let Some(key) = MORE.iter().find(|key| source.get(**key).is_some()) {
+    let members = source.as_object()?;
+    if let Some(key) = MORE.iter().find(|key| members.contains_key(**key)) {
         return Some(key.to_string());
     }
-    if source.get("additionalProperties").is_some_and(|others| others != &Value::Bool(false)) {
+    if !type_names(members).is_none_or(|names| names.contains(&"object")) {
+        return Some("type".to_string());
+    }
+    if members.get("additionalProperties").is_some_and(|others| others != &Value::Bool(false)) {
         return Some("additionalProperties".to_string());
     }
-    let declared = source.get("properties").and_then(Value::as_object);
+    let declared = members.get("properties").and_then(Value::as_object);
     let named = declared.and_then(|all| all.keys().find(|name| name.contains('>')));
     if let Some(name) = named {
         return Some(format!("properties/{}", escaped(name)));
     }
-    let names = source.get("required").and_then(Value::as_array);
     let is_declared = |name: &str| declared.is_some_and(|declared| declared.contains_key(name));
-    let mut names = names.into_iter().flatten().filter_map(Value::as_str);
-    names.any(|name| !is_declared(name)).then(|| "required".to_string())
+    required_of(members).any(|name| !is_declared(name)).then(|| "required".to_string())
 }
 
 /// The text of a parameter whose schema is `schema`, as an expression of Lark: any, or one of a
@@ -235,6 +336,7 @@ fn text_within(schema: &Value) -> String {
 /// Whether the values of a schema, as the client wrote it, are texts with no more than lengths or a
 /// list of them. A listed text that holds the end of its tag is JSON.
 fn is_plain_text(source: &Value) -> bool {
+    const KINDS: [&[&str]; 3] = [&["enum"], &["const"], &["minLength", "maxLength"]];
     let is_text =
         |value: &Value| value.as_str().is_some_and(|text| !text.contains(END_OF_VALUE.trim()));
     let all_texts = |key: &str| match source.get(key) {
@@ -243,6 +345,7 @@ fn is_plain_text(source: &Value) -> bool {
     };
     source.get("type").is_some_and(|kind| kind == "string")
         && !has_any(source, &["pattern", "format", "$ref", "anyOf", "oneOf", "allOf"])
+        && KINDS.iter().filter(|keys| has_any(source, keys)).count() <= 1
         && all_texts("enum")
         && all_texts("const")
 }
@@ -281,53 +384,6 @@ fn text_branch<'a>(source: &Value, checked: &'a Value) -> Option<(&'a Value, boo
     Some((checked.get(key)?.get(idx)?, true))
 }
 
-/// The properties of an object as tags, in their own order. `made` gets the schemas of those that
-/// are JSON.
-fn xml_rules(
-    source: &Value,
-    checked: &Checked,
-    (name, place): (&str, &str),
-    made: &mut Vec<(String, Checked)>,
-) -> Result<String, Failure> {
-    let schema = &checked.schema;
-    let definitions = schema.get("$defs");
-    let definition_bytes = definitions.map_or(0, |all| all.to_string().len());
-    let empty = Map::new();
-    let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
-    let required = schema.get("required").and_then(Value::as_array);
-    let is_required =
-        |key: &str| required.is_some_and(|names| names.iter().any(|name| name == key));
-    let (mut parts, mut rules) = (Vec::new(), String::new());
-    for (i, (key, value)) in properties.iter().enumerate() {
-        if value == &Value::Bool(false) && !is_required(key) {
-            continue; // no call has it
-        }
-        let part = format!("{name}p{i}");
-        let _ = write!(rules, "{part}: {} ", quoted(&format!("<parameter={key}>\n")));
-        let of_source = source.get("properties").and_then(|all| all.get(key));
-        match of_source.and_then(|source| text_branch(source, value)) {
-            Some((text, is_nullable)) => rules.push_str(&text_rules(text, is_nullable, &part)),
-            None => {
-                let mut inner = value.clone();
-                check_rules(rules.len() + definition_bytes, place)?;
-                if let (Value::Object(members), Some(defs)) = (&mut inner, definitions) {
-                    members.insert("$defs".to_string(), defs.clone());
-                }
-                let options = with_options(inner.clone(), Strictness::Loose, checked.blanks);
-                let end = quoted(END_OF_VALUE);
-                let _ = writeln!(rules, "{part}v {end}\n{part}v: %json {options}");
-                let at = format!("{place}/properties/{}", escaped(key));
-                made.push((at, Checked { schema: inner, ignored: Vec::new(), ..checked.clone() }));
-            }
-        }
-        parts.push(if is_required(key) { part } else { format!("{part}?") });
-    }
-    if parts.is_empty() {
-        parts.push("\"\"".to_string());
-    }
-    Ok(format!("{name}: {}\n{rules}", parts.join(" ")))
-}
-
 /// The rest of the rule `part` where a text stands in its tag as it is, and the rules that it
 /// needs.
 fn text_rules(text: &Value, is_nullable: bool, part: &str) -> String {
@@ -344,29 +400,29 @@ fn text_rules(text: &Value, is_nullable: bool, part: &str) -> String {
     }
 }
 
-/// A grammar of tags alone.
-fn compile_forced(
-    structures: &[Value],
-    max_tags: u64,
-    separator: &str,
+/// Adds a rule for each structure, without the trigger with which it begins. Returns the names of
+/// the rules for each trigger.
+fn add_structures(
+    members: &Map<String, Value>,
+    triggers: &[&str],
     limits: &Limits,
-) -> Result<Structural, Failure> {
-    let (mut rules, mut made, mut tags) = (String::new(), Structural::default(), Vec::new());
-    for (i, value) in structures.iter().enumerate() {
+    made: &mut Structural,
+) -> Result<Vec<Vec<String>>, Failure> {
+    let mut tags = vec![Vec::new(); triggers.len()];
+    for (i, value) in list_at(members, "structures", "#")?.iter().enumerate() {
         let place = format!("#/structures/{i}");
         let structure = structure_of(value, &place)?;
-        let name = format!("c{i}");
-        let content = structure.content_rules(&place, &name, limits, &mut made)?;
-        let (begin, end) = (quoted(structure.begin), quoted(structure.end));
-        let _ = write!(rules, "s{i}: {begin} {name} {end}\n{content}");
-        tags.push(format!("s{i}"));
+        let found = triggers.iter().position(|trigger| structure.begin.starts_with(trigger));
+        let Some(trigger) = found else {
+            return Err(invalid(&format!("{place}/begin"), "begins with none of the triggers"));
+        };
+        let (at, name) = (format!("{place}/schema"), format!("c{i}"));
+        made.add_content((structure.schema, structure.is_xml), &at, &name, limits)?;
+        let begin = quoted(&structure.begin[triggers[trigger].len()..]);
+        let _ = writeln!(made.lark, "s{i}: {begin} {name} {}", quoted(structure.end));
+        tags[trigger].push(format!("s{i}"));
     }
-    let more = match max_tags - 1 {
-        0 => String::new(),
-        more => format!(" ({} tag){{0,{more}}}", quoted(separator)),
-    };
-    made.lark = format!("start: tag{more}\ntag: {}\nTEXT: /(\\n|.)*/\n{rules}", tags.join(" | "));
-    Ok(made)
+    Ok(tags)
 }
 
 pub fn compile(text: &str, limits: &Limits) -> Result<Structural, Failure> {
@@ -388,45 +444,30 @@ pub fn compile(text: &str, limits: &Limits) -> Result<Structural, Failure> {
     }
     let members = members_of(&value, "#", &MEMBERS)?;
     let rules = rules_of(members)?;
+    let mut made = Structural::default();
     if let Some(max_tags) = rules.max_tags {
-        let structures = list_at(members, "structures", "#")?;
-        return compile_forced(structures, max_tags, rules.separator, limits);
-    }
-    let triggers = list_at(members, "triggers", "#")?
-        .iter()
-        .enumerate()
-        .map(|(i, trigger)| text_of(Some(trigger), &format!("#/triggers/{i}")))
-        .collect::<Result<Vec<_>, _>>()?;
-    let free = formats::free_text(&formats::texts_at(members, "excludes", "#")?);
-    let mut tags: Vec<Vec<String>> = vec![Vec::new(); triggers.len()];
-    let (mut rules, mut made) = (String::new(), Structural::default());
-    for (i, value) in list_at(members, "structures", "#")?.iter().enumerate() {
-        let place = format!("#/structures/{i}");
-        let structure = structure_of(value, &place)?;
-        let found = triggers.iter().position(|trigger| structure.begin.starts_with(trigger));
-        let Some(trigger) = found else {
-            return Err(invalid(&format!("{place}/begin"), "begins with none of the triggers"));
+        let tags = add_structures(members, &[""], limits, &mut made)?.concat().join(" | ");
+        let more = match max_tags - 1 {
+            0 => String::new(),
+            more => format!(" ({} tag){{0,{more}}}", quoted(rules.separator)),
         };
-        let name = format!("json{i}");
-        let content = structure.content_rules(&place, &name, limits, &mut made)?;
-        let rest = &structure.begin[triggers[trigger].len()..];
-        let rest = if rest.is_empty() { String::new() } else { quoted(rest) };
-        let end = quoted(structure.end);
-        let _ = write!(rules, "s{i}: {rest} {name} {end}\n{content}");
-        tags[trigger].push(format!("s{i}"));
+        made.begin(&format!("tag{more}\ntag: {tags}"));
+        return Ok(made);
     }
+    list_at(members, "triggers", "#")?;
+    let triggers = texts_at(members, "triggers", "#")?;
+    let free = formats::free_text(&texts_at(members, "excludes", "#")?);
+    let tags = add_structures(members, &triggers, limits, &mut made)?;
     let mut options = Vec::new();
     for (i, (trigger, tags)) in triggers.iter().zip(&tags).enumerate() {
         if tags.is_empty() {
             return Err(invalid(&format!("#/triggers/{i}"), "begins none of the structures"));
         }
         let (trigger, tags) = (quoted(trigger), tags.join(" | "));
-        check_rules(rules.len() + free.len(), "#/excludes")?;
-        let _ = writeln!(rules, "t{i}: head{i} ({tags})\nhead{i}[lazy]: {free} {trigger}");
+        check_rules(made.lark.len() + free.len(), "#/excludes")?;
+        let _ = writeln!(made.lark, "t{i}: head{i} ({tags})\nhead{i}[lazy]: {free} {trigger}");
         options.push(format!("t{i}"));
     }
-    let options = options.join(" | ");
-    made.lark =
-        format!("start: ({options})* tail\ntail: TAIL\nTAIL: {free}\nTEXT: /(\\n|.)*/\n{rules}");
+    made.begin(&format!("({})* tail\ntail: TAIL\nTAIL: {free}", options.join(" | ")));
     Ok(made)
 }

@@ -105,6 +105,16 @@ fn parameters_that_may_be_more_than_a_text_are_json() {
             vec!["\"</parameter>\"", "\"a\""],
             vec!["a", "</parameter>"],
         ),
+        (
+            json!({"type": "string", "enum": ["a", "bc"], "minLength": 2}),
+            vec!["\"bc\""],
+            vec!["a", "bc", "\"a\""],
+        ),
+        (
+            json!({"type": "string", "enum": ["a", "b"], "const": "b"}),
+            vec!["\"b\""],
+            vec!["a", "b", "\"a\""],
+        ),
         (json!({"enum": ["a", null]}), vec!["\"a\"", "null"], vec!["a"]),
         (json!({"$ref": "#/$defs/t"}), vec!["\"a\""], vec!["a", "\"abc\""]),
     ] {

@@ -1,12 +1,12 @@
 //! Schemas and tags that refer to their parts, or repeat them, more often than their size says.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{json, Map, Value};
 
 use super::tests::{bytes_vocabulary, LIMITS};
 use super::{compile, Kind, Limits};
-use crate::budget::Bounds;
+use crate::budget::{self, Bounds};
 use crate::Code;
 
 /// The processor time that a server gives a schema. A grammar past its memory holds it for ever, so
@@ -58,6 +58,108 @@ fn parts_that_refer_to_each_other_or_repeat_end_soon() {
         let is_named = failure.message.contains("its rules take more than");
         assert!(is_named && failure.code == Code::Limit, "{}", failure.message);
     }
+}
+
+/// Definitions stand again with each parameter that is JSON. So many tags of some parameters would
+/// take more memory than a compilation has, and hold it for ever.
+#[test]
+fn the_rules_of_all_tags_are_counted_together() {
+    let names = vec![""; 3_000];
+    let parameters: Map<String, Value> =
+        (0..400).map(|i| (format!("p{i}"), json!({"$ref": "#/$defs/n"}))).collect();
+    let schema = json!({"properties": parameters,
+        "$defs": {"n": {"type": "object", "required": names}}});
+    let structures: Vec<Value> = (0..16)
+        .map(|i| {
+            let begin = format!("<{i}>");
+            json!({"begin": begin, "end": ">", "content": "qwen_xml", "schema": schema})
+        })
+        .collect();
+    let tag = json!({"at_least_one": true, "structures": structures}).to_string();
+    let made = compile(&bytes_vocabulary(), Kind::StructuralTag, &tag, &LIMITS);
+    let failure = made.err().expect("58 MB of rules");
+    assert!(failure.message.contains("its rules take more than"), "{}", failure.message);
+}
+
+#[test]
+fn references_to_anchors_end_soon() {
+    let bounds = Bounds { timeout: Duration::from_secs(2), ..LIMITS.bounds };
+    let references = vec![json!({"$ref": "#a"}); 30_000];
+    let schema = json!({"anyOf": references, "$defs": {"a": {"$anchor": "a", "type": "null"}}});
+    let source = schema.to_string();
+    let limits = Limits { bounds, ..LIMITS };
+    let made = compile(&bytes_vocabulary(), Kind::SchemaStrict, &source, &limits);
+    let message = made.err().map_or(String::new(), |failure| failure.message);
+    assert!(!message.contains("ms of processor time"), "{message}");
+}
+
+#[test]
+fn branches_of_a_long_list_are_compared_within_a_limit() {
+    let closed = json!({"type": "object", "properties": {"a": {}}});
+    let few = [vec![json!(true); 16_000], vec![closed]].concat();
+    let bounds = Bounds { timeout: Duration::from_secs(2), ..LIMITS.bounds };
+    let limits = Limits { bounds, ..LIMITS };
+    for branches in [few, vec![json!(true); 90_000]] {
+        let source = json!({"oneOf": branches}).to_string();
+        let made = compile(&bytes_vocabulary(), Kind::SchemaStrict, &source, &limits);
+        let failure = made.err().expect("branches that hold together");
+        assert!(failure.message.starts_with("#/oneOf: the branches"), "{}", failure.message);
+    }
+}
+
+#[test]
+fn patterns_of_all_schemas_are_counted_together() {
+    let schema = |num_patterns: usize| {
+        let all: Map<String, Value> =
+            (0..num_patterns).map(|i| (format!("^a{i}x"), json!({"type": "null"}))).collect();
+        json!({"type": "object", "patternProperties": all})
+    };
+    let tag = |num_patterns: usize| {
+        let structure =
+            |name: &str| json!({"begin": name, "end": ">", "schema": schema(num_patterns)});
+        json!({"at_least_one": true, "structures": [structure("<a "), structure("<b ")]})
+    };
+    let lark = |count: usize| format!("start: %json {} %json {}", schema(count), schema(count));
+    for (kind, good, bad, place) in [
+        (Kind::SchemaStrict, schema(200).to_string(), schema(201).to_string(), "#/pattern"),
+        (
+            Kind::StructuralTag,
+            tag(20).to_string(),
+            tag(101).to_string(),
+            "#/structures/1/schema: more",
+        ),
+        (Kind::Lark, lark(20), lark(101), "the grammar: line 1: the schema: #: more than 200"),
+    ] {
+        let made = compile(&bytes_vocabulary(), kind, &good, &LIMITS);
+        assert!(made.is_ok(), "{}", made.err().map_or(String::new(), |f| f.message));
+        let failure = compile(&bytes_vocabulary(), kind, &bad, &LIMITS).err().expect("too many");
+        assert_eq!(failure.code, Code::Limit, "{}", failure.message);
+        assert!(failure.message.starts_with(place), "{}", failure.message);
+    }
+}
+
+/// A thread whose caller has left counts as one of eight, after which no schema is compiled.
+#[test]
+fn work_for_which_nobody_waits_ends_at_its_next_schema() {
+    let _lock = budget::stray_test_lock();
+    budget::reset_strays_for_test();
+    let definitions: Map<String, Value> = (0..9)
+        .map(|i| {
+            let next = json!({"$ref": format!("#/$defs/d{}", i + 1)});
+            let list = if i == 8 { json!({}) } else { json!({"oneOf": vec![next; 8]}) };
+            (format!("d{i}"), list)
+        })
+        .collect();
+    let slow = json!({"oneOf": [{"$ref": "#/$defs/d0"}, {"type": "null"}], "$defs": definitions});
+    let text = format!("start: {}", format!("%json {slow} ").repeat(3_000));
+    let bounds = Bounds { timeout: Duration::from_millis(100), ..LIMITS.bounds };
+    let made = budget::run(&bounds, move || super::lark::with_bounds(&text, &LIMITS));
+    assert!(made.is_err(), "5 ms each");
+    let left = Instant::now();
+    while budget::num_strays() > 0 {
+        std::thread::yield_now();
+    }
+    assert!(left.elapsed() < Duration::from_secs(2), "{:?}", left.elapsed());
 }
 
 /// Each object has the names of the list to which it refers.
