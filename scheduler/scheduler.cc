@@ -52,6 +52,24 @@ int64_t PriorityUs(int64_t arrival_us, uint32_t num_left, uint32_t aging_tokens_
   return arrival_us + int64_t{num_left} * 1'000'000 / int64_t{aging_tokens_per_s};
 }
 
+// A prefill worker's step of short prompts that all end in it may take so many times the target, at
+// most such a part of the time that all prompts here take (NOTES.md: "Prompts that end together").
+constexpr int64_t kGroupTimes = 4;
+constexpr int64_t kGroupShare = 4;
+
+// The time that so many tokens of prompts take.
+int64_t BacklogUs(const StepCost& cost, uint64_t num_tokens, uint32_t max_chunk) {
+  double us_per_token = 0;
+  if (cost.prefill_tokens_per_s() > 0) {
+    us_per_token = 1e6 / cost.prefill_tokens_per_s();
+  } else {
+    StepShape chunk;
+    chunk.AddPrefill(0, max_chunk);
+    us_per_token = static_cast<double>(cost.PredictUs(chunk)) / max_chunk;
+  }
+  return static_cast<int64_t>(static_cast<double>(num_tokens) * us_per_token);
+}
+
 BatchLimitConfig BatchLimitOf(const SchedulerConfig& config) {
   BatchLimitConfig limit = BatchLimitFor(config.max_running, config.first_cost);
   limit.itl_objective_us = RowsObjectiveUs(config.itl_objective_us);
@@ -540,6 +558,19 @@ uint32_t Scheduler::ChunkFor(const Sequence& sequence) const {
                     .layers_us = target_us,
                     .total_us = mixed ? target_us : kMaxLoggedStepTimes * target_us});
   if (fit == sequence.num_remaining()) return fit;
+  const bool may_join = limit == sequence.num_remaining() && !logs &&
+                        config_.role == WorkerRole::kPrefill &&
+                        std::ranges::all_of(plan_.items, &BatchItem::wants_logits);
+  if (may_join) {
+    StepShape alone;
+    alone.AddPrefill(sequence.num_computed, limit);
+    StepShape group = plan_.shape;
+    group.AddPrefill(sequence.num_computed, limit);
+    const int64_t share_us = BacklogUs(cost_, backlog_tokens_, config_.max_chunk) / kGroupShare;
+    const int64_t group_us = std::min(share_us, kGroupTimes * target_us);
+    const bool is_short = cost_.PredictUs(alone) <= target_us;
+    if (is_short && cost_.PredictUs(group) <= group_us) return limit;
+  }
   // Chunks end at block boundaries, so that each one fills its blocks and they can be sealed.
   const uint32_t aligned = fit / config_.block_size * config_.block_size;
   if (aligned > 0) return aligned;
@@ -707,15 +738,7 @@ SchedulerLoad Scheduler::Load() const {
   load.backlog_tokens = backlog_tokens_;
   load.num_preemptions = num_preemptions_;
   if (config_.role != WorkerRole::kPrefill) load.batch_limit = batch_limit_.limit();
-  double us_per_token = 0;
-  if (cost_.prefill_tokens_per_s() > 0) {
-    us_per_token = 1e6 / cost_.prefill_tokens_per_s();
-  } else {
-    StepShape chunk;
-    chunk.AddPrefill(0, config_.max_chunk);
-    us_per_token = static_cast<double>(cost_.PredictUs(chunk)) / config_.max_chunk;
-  }
-  load.backlog_us = static_cast<int64_t>(static_cast<double>(backlog_tokens_) * us_per_token);
+  load.backlog_us = BacklogUs(cost_, backlog_tokens_, config_.max_chunk);
   return load;
 }
 

@@ -374,6 +374,56 @@ TEST(SchedulerTest, StepsStayNearTheirTargetOnceTheMachineIsKnown) {
   EXPECT_LE(steps, 100u) << "the prompt takes its share of every step";
 }
 
+// Streams that begin together share the steps of their decode worker. A prompt that comes alone
+// waits for nobody, and a long one makes no step longer.
+TEST(SchedulerTest, APrefillWorkerWithAQueueEndsSeveralShortPromptsInAStep) {
+  SchedulerConfig config = ToyConfig(WorkerRole::kPrefill);
+  config.max_batch_tokens = 1'024;
+  config.max_chunk = 512;
+  config.max_prefilling = 16;
+  config.max_waiting = 100;
+  config.target_step_us = 20'000;
+  ToyWorker worker(config, 4'000);
+  uint64_t uid = 0;
+  const auto add = [&](int num_prompts, int num_tokens) {
+    for (int i = 0; i < num_prompts; ++i) {
+      const auto spec = worker.Spec(++uid, Prompt(num_tokens), Limits(5, 4'000));
+      ASSERT_TRUE(worker.scheduler().AddWaiting(spec, worker.now_us()).ok());
+    }
+  };
+  // The slowest step until nothing waits, and the most prompts that ended in one.
+  struct Steps {
+    int64_t slowest_us = 0;
+    size_t most_done = 0;
+  };
+  const auto run = [&] {
+    Steps steps;
+    while (worker.scheduler().HasWork()) {
+      steps.slowest_us = std::max(steps.slowest_us, worker.cost(worker.Step().shape));
+      steps.most_done = std::max(steps.most_done, worker.done.size());
+      for (const SequenceId id : worker.done) EXPECT_TRUE(worker.scheduler().Remove(id));
+    }
+    return steps;
+  };
+  add(1, 2'000);
+  run();  // now its speed is known: 0.1 ms a token
+  add(40, 64);
+  const Steps crowded = run();
+  EXPECT_GE(crowded.most_done, 8u) << "a quarter of 256 ms has ten of them";
+  EXPECT_LE(crowded.slowest_us, 80'000) << "four targets at most";
+  add(5, 64);
+  const Steps few = run();
+  EXPECT_LE(few.most_done, 3u) << "as many as end within the target";
+  EXPECT_LE(few.slowest_us, 24'000);
+  add(5, 1'000);
+  EXPECT_LE(run().slowest_us, 24'000) << "half a second waits, and no prompt is short";
+  add(1, 1'000);
+  for (int i = 0; i < 3; ++i) worker.Step();
+  worker.AdvanceUs(20'000'000);  // the long one comes first for its age
+  add(40, 64);
+  EXPECT_LE(worker.cost(worker.Step().shape), 24'000) << "it does not share its steps with many";
+}
+
 // A loose objective lets chunks grow beyond the usual bound of steps with decode rows, a tight one
 // cuts them; neither stops the prompt.
 TEST(SchedulerTest, ChunksBesideDecodeRowsFitIntoTheObjective) {
