@@ -323,6 +323,28 @@ fn keywords_that_say_nothing_are_taken() {
     }
 }
 
+/// So TypeScript's `never` and zod's look.
+#[test]
+fn the_negation_of_everything_is_satisfied_by_nothing() {
+    for never in [json!({"not": {}}), json!({"not": true}), json!({"not": {"title": "t"}})] {
+        let branch = |kind: &str, other: &str| {
+            json!({"type": "object", "properties": {kind: {"type": "null"}, other: never},
+                "required": [kind]})
+        };
+        let either = strict(&json!({"anyOf": [branch("a", "b"), branch("b", "a")]}));
+        assert!(takes(&either, r#"{"a":null}"#) && takes(&either, r#"{"b":null}"#), "{never}");
+        assert!(!takes(&either, r#"{"a":null,"b":null}"#), "{never}");
+        let closed = json!({"type": "object", "properties": {"a": {"type": "null"}},
+            "additionalProperties": never});
+        let closed = of_kind(Kind::SchemaLoose, &closed.to_string());
+        assert!(closed.ignored.is_empty(), "{never}");
+        assert!(takes(&closed, r#"{"a":null}"#) && !takes(&closed, r#"{"b":null}"#), "{never}");
+        let demanded = json!({"type": "array", "items": never, "minItems": 1});
+        let failure = refusal(Kind::SchemaLoose, &demanded.to_string());
+        assert!(failure.message.starts_with('#'), "{}", failure.message);
+    }
+}
+
 #[test]
 fn unevaluated_properties_close_an_object_as_additional_ones_do() {
     let alone = strict(&json!({"type": "object", "unevaluatedProperties": false}));

@@ -222,6 +222,9 @@ impl Checker<'_> {
             Value::Object(members) => members,
             _ => return Err(wrong(place, "a schema (an object, true or false)", schema)),
         };
+        if members.get("not").is_some_and(takes_all) {
+            return Ok(Value::Bool(false)); // the `never` of TypeScript and zod
+        }
         let role = if joins_others(members) { Role::Part } else { role };
         let mut out = Map::new();
         let closes = closes_alone(members);
@@ -508,6 +511,14 @@ impl Checker<'_> {
     }
 }
 
+/// Whether every value satisfies the schema, by its form.
+fn takes_all(schema: &Value) -> bool {
+    match schema {
+        Value::Object(members) => members.keys().all(|key| is_silent(key)),
+        schema => schema == &Value::Bool(true),
+    }
+}
+
 /// Whether the keyword says nothing about what is valid by itself.
 pub fn is_silent(key: &str) -> bool {
     ANNOTATIONS.contains(&key) || key.starts_with("x-") || matches!(key, "$defs" | "definitions")
@@ -516,10 +527,6 @@ pub fn is_silent(key: &str) -> bool {
 /// Whether a keyword that is not supported says nothing by its value.
 fn says_nothing(key: &str, value: &Value) -> bool {
     let is_false = value == &Value::Bool(false);
-    let takes_all = |schema: &Value| match schema {
-        Value::Object(members) => members.keys().all(|key| is_silent(key)),
-        schema => schema == &Value::Bool(true),
-    };
     let is_of_texts = |schema: &Value| match schema {
         Value::Object(members) => members
             .iter()
