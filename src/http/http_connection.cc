@@ -252,6 +252,7 @@ void HttpConnection::Dispatch() {
   request_.body_lease = std::exchange(body_lease_, nullptr);
   parser_.reset();
   exchange_ = MakeExchange(traits_);
+  if (!wire_.is_tls()) exchange_->LendSocket(wire_.descriptor());
   state_ = State::kHandling;
   patience_ends_ = TimePoint::max();
   counts_as_active_ = true;
@@ -470,6 +471,7 @@ void HttpConnection::Close(HttpClientGone how) {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
   const auto self = shared_from_this();  // on_closed_ drops the owner's reference
+  if (exchange_ != nullptr) exchange_->ForgetSocket();
   wire_.Close();
   read_timer_.cancel();
   write_timer_.cancel();

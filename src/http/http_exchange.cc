@@ -1,5 +1,6 @@
 #include "src/http/http_exchange.h"
 
+#include <sys/socket.h>
 #include <time.h>
 
 #include <algorithm>
@@ -9,9 +10,17 @@
 #include "fmt/format.h"
 
 #include "src/base/clock.h"
+#include "src/base/loop_turn.h"
 
 namespace baton::http {
 namespace {
+
+// A larger chunk is the event loop's: sending it would keep its producer for longer than a wake-up
+// costs.
+constexpr size_t kMaxSentAtOnce = size_t{8} * 1024;
+// A producer whose turn lasts longer (some 40 chunks) is late, or has many streams: the event loops
+// send beside it, and several chunks of a stream together.
+constexpr int64_t kMaxSendingTurnUs = 500;
 
 // Fields that only the server may set: they describe the framing.
 bool IsFramingField(std::string_view name) {
@@ -132,11 +141,36 @@ bool HttpExchange::Write(std::string_view chunk) {
     if (must_wake) wake_();
     return false;
   }
-  AppendLocked(ChunkOf(chunk));
+  std::string piece = ChunkOf(chunk);
+  const int64_t now_us = SystemClock().NowUs();
+  if (const size_t num_sent = SendNowLocked(piece, now_us); num_sent > 0) {
+    written_us_ = now_us;
+    if (num_sent == piece.size()) return true;
+    piece.erase(0, num_sent);
+  }
+  AppendLocked(std::move(piece));
   const bool must_wake = MustWakeLocked();
   lock.Unlock();
   if (must_wake) wake_();
   return true;
+}
+
+// Bytes that the kernel took. The connection finds what is wrong with a socket that takes none.
+size_t HttpExchange::SendNowLocked(std::string_view piece, int64_t now_us) {
+  if (socket_ < 0 || buffered_bytes_ > 0 || piece.size() > kMaxSentAtOnce) return 0;
+  if (LoopTurn::LastedUs(now_us) > kMaxSendingTurnUs) return 0;
+  const ssize_t num_sent = ::send(socket_, piece.data(), piece.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  return num_sent < 0 ? 0 : static_cast<size_t>(num_sent);
+}
+
+void HttpExchange::LendSocket(int fd) {
+  MutexLock lock(mutex_);
+  socket_ = fd;
+}
+
+void HttpExchange::ForgetSocket() {
+  MutexLock lock(mutex_);
+  socket_ = -1;
 }
 
 std::string HttpExchange::ChunkOf(std::string_view bytes) const {

@@ -8,6 +8,9 @@
 //     producer that is paused must not take the close for a client that has caught up, and end the
 //     answer as whole before it hears of the close.
 //  4. A filler is written between two chunks of the producer, never in one: each Write is whole.
+//  5. While nothing is buffered, Write sends a small chunk itself, and the connection is not woken
+//     (not late in a long turn of the producer's loop). Bytes keep their order: a write of the
+//     connection counts as buffered until Sent.
 //
 // Internal to src/http.
 #ifndef BATON_HTTP_HTTP_EXCHANGE_H_
@@ -58,6 +61,10 @@ class HttpExchange {
   // The last responder is gone: `error` answers an unanswered request, a stream is aborted.
   void Abandon(const std::function<HttpResponse()>& error);
 
+  // The connection's socket without TLS, to which Write may send until ForgetSocket.
+  void LendSocket(int fd);
+  // The socket is about to be closed: no thread sends to it after this returns.
+  void ForgetSocket();
   // Bytes that the connection has to send next.
   struct Output {
     std::vector<std::string> pieces;
@@ -87,16 +94,20 @@ class HttpExchange {
   void AppendLocked(std::string piece) BATON_REQUIRES(mutex_);
   std::string ChunkOf(std::string_view bytes) const;
   bool MustWakeLocked() BATON_REQUIRES(mutex_);
+  size_t SendNowLocked(std::string_view piece, int64_t now_us) BATON_REQUIRES(mutex_);
 
   const ExchangeTraits traits_;
   const std::function<void()> wake_;
 
-  mutable Mutex mutex_;  // held for moving strings only
+  // Held for moving strings, and for a send that does not wait: the socket must not be closed
+  // meanwhile, and its number given to another connection.
+  mutable Mutex mutex_;
   State state_ BATON_GUARDED_BY(mutex_) = State::kUnanswered;
   bool peer_closed_ BATON_GUARDED_BY(mutex_) = false;
   bool abort_ BATON_GUARDED_BY(mutex_) = false;
   bool close_ BATON_GUARDED_BY(mutex_) = false;
   bool wake_pending_ BATON_GUARDED_BY(mutex_) = false;
+  int socket_ BATON_GUARDED_BY(mutex_) = -1;         // -1 = the connection sends everything
   std::string filler_ BATON_GUARDED_BY(mutex_);      // "" = none
   int64_t silence_ms_ BATON_GUARDED_BY(mutex_) = 0;  // before the filler is written
   int64_t written_us_ BATON_GUARDED_BY(mutex_) = 0;  // the last chunk, or the head

@@ -44,6 +44,8 @@ class HttpWire {
   // "host:port" of the client.
   std::string PeerAddress() const;
   bool is_tls() const { return tls_ != nullptr; }
+  // The number of the open socket. Without TLS other threads may send to it too.
+  int descriptor() { return socket_.native_handle(); }
 
   // With TLS, before the first Read: waits for the client, then calls `step` in a turn of its own.
   void WaitForGreeting(WaitHandler step);

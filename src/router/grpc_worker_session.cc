@@ -10,6 +10,7 @@
 
 #include "baton/v1/worker.grpc.pb.h"
 #include "src/base/mutex.h"
+#include "src/router/local_sessions.h"
 #include "src/router/router_core.h"
 #include "src/router/worker_codec.h"
 #include "src/rpc/cluster_channel.h"
@@ -81,9 +82,11 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1
                             public std::enable_shared_from_this<SessionStream> {
  public:
   SessionStream(std::shared_ptr<RouterInbox> inbox, std::shared_ptr<SessionStreams> streams,
-                SessionRef ref, std::shared_ptr<grpc::Channel> channel)
+                std::shared_ptr<LocalSessions> locals, SessionRef ref,
+                std::shared_ptr<grpc::Channel> channel)
       : inbox_(std::move(inbox)),
         streams_(std::move(streams)),
+        locals_(std::move(locals)),
         ref_(ref),
         stub_(v1::WorkerService::NewStub(std::move(channel))) {}
 
@@ -154,9 +157,13 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1
     // Copies: this may be destroyed as soon as `streams` holds it.
     std::shared_ptr<RouterInbox> inbox = inbox_;
     const std::shared_ptr<SessionStreams> streams = streams_;
+    const std::shared_ptr<LocalSessions> locals = locals_;
     const SessionRef ref = ref_;
     streams->Hold(std::move(self_));
-    inbox->Post([streams, ref, reason](RouterCore& core, int64_t now_us) {
+    inbox->Post([streams, locals, ref, reason](RouterCore& core, int64_t now_us) {
+      std::vector<RouterTask> rest;
+      if (locals != nullptr) locals->ReadRest(ref, &rest);
+      for (RouterTask& task : rest) task(core, now_us);
       core.OnSessionDown(ref, reason, now_us);
       streams->LetGo();
     });
@@ -174,32 +181,19 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1
 
   // The message just read, as what the router's thread will do with it.
   RouterTask MakeTask() {
-    auto self = shared_from_this();
-    switch (incoming_.kind_case()) {
-      case v1::WorkerMessage::kHello:
-        return [self](RouterCore& core, int64_t now_us) {
-          core.OnSessionUp(self->ref_, now_us);
-          self->OnHandled();
-        };
-      case v1::WorkerMessage::kStep:
-        return [self, tokens = DecodeStep(incoming_.step())](RouterCore& core,
-                                                             int64_t now_us) mutable {
-          core.OnSessionTokens(self->ref_, std::move(tokens), now_us);
-          self->OnHandled();
-        };
-      case v1::WorkerMessage::kStatus:
-        return [self, status = DecodeStatus(incoming_.status())](RouterCore& core, int64_t now_us) {
-          core.OnSessionStatus(self->ref_, status, now_us);
-          self->OnHandled();
-        };
-      case v1::WorkerMessage::KIND_NOT_SET:
-        break;
-    }
-    return [self](RouterCore& /*core*/, int64_t /*now_us*/) { self->OnHandled(); };
+    const bool is_hello = incoming_.has_hello();
+    return [self = shared_from_this(), is_hello, task = TaskOf(ref_, incoming_)](
+               RouterCore& core, int64_t now_us) mutable {
+      // The worker stays with gRPC.
+      if (is_hello && self->locals_ != nullptr) self->locals_->Forget(self->ref_);
+      task(core, now_us);
+      self->OnHandled();
+    };
   }
 
   const std::shared_ptr<RouterInbox> inbox_;
   const std::shared_ptr<SessionStreams> streams_;
+  const std::shared_ptr<LocalSessions> locals_;  // null = all messages come over gRPC
   const SessionRef ref_;
   const std::unique_ptr<v1::WorkerService::Stub> stub_;
   grpc::ClientContext context_;
@@ -217,8 +211,13 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1
 // The core's handle of a stream.
 class GrpcWorkerSession final : public WorkerSession {
  public:
-  explicit GrpcWorkerSession(std::shared_ptr<SessionStream> stream) : stream_(std::move(stream)) {}
-  ~GrpcWorkerSession() override { stream_->Close(); }
+  GrpcWorkerSession(std::shared_ptr<SessionStream> stream, std::shared_ptr<LocalSessions> locals,
+                    SessionRef ref)
+      : stream_(std::move(stream)), locals_(std::move(locals)), ref_(ref) {}
+  ~GrpcWorkerSession() override {
+    if (locals_ != nullptr) locals_->Forget(ref_);
+    stream_->Close();
+  }
 
   void StartPrefill(const PlacementSpec& spec, const WorkerName& decode) override {
     v1::RouterMessage message;
@@ -248,6 +247,8 @@ class GrpcWorkerSession final : public WorkerSession {
 
  private:
   const std::shared_ptr<SessionStream> stream_;
+  const std::shared_ptr<LocalSessions> locals_;
+  const SessionRef ref_;
 };
 
 }  // namespace
@@ -259,7 +260,10 @@ GrpcWorkerConnector::GrpcWorkerConnector(std::shared_ptr<RouterInbox> inbox,
       router_incarnation_(router_incarnation),
       credentials_(MakeChannelCredentials(tls)),
       wire_(wire),
-      streams_(std::make_shared<SessionStreams>()) {}
+      locals_(LocalSessions::Create()),
+      streams_(std::make_shared<SessionStreams>()) {
+  inbox_->SetSource(locals_);
+}
 
 GrpcWorkerConnector::~GrpcWorkerConnector() { streams_->WaitAndLetGo(); }
 
@@ -267,10 +271,16 @@ std::unique_ptr<WorkerSession> GrpcWorkerConnector::Connect(SessionRef session,
                                                             const WorkerDescription& worker) {
   v1::RouterMessage message;
   EncodeSessionHello(router_incarnation_, worker, wire_, message.mutable_hello());
-  auto stream = std::make_shared<SessionStream>(inbox_, streams_, session,
+  auto stream = std::make_shared<SessionStream>(inbox_, streams_, locals_, session,
                                                 MakeChannel(worker.grpc_address, credentials_));
+  if (locals_ != nullptr) {
+    const auto break_session = [weak = std::weak_ptr<SessionStream>(stream)] {
+      if (const auto broken = weak.lock()) broken->Close();
+    };
+    message.mutable_hello()->set_local_stream(locals_->Offer(session, break_session));
+  }
   stream->Start(message);
-  return std::make_unique<GrpcWorkerSession>(std::move(stream));
+  return std::make_unique<GrpcWorkerSession>(std::move(stream), locals_, session);
 }
 
 }  // namespace baton::router

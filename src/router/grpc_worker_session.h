@@ -1,5 +1,6 @@
 // The router's sessions with workers over gRPC: one bidirectional stream per worker carries all its
-// requests (worker.proto, WorkerService.Session).
+// requests (worker.proto, WorkerService.Session). Messages of a worker of this host come over a
+// unix socket instead, which the router's thread reads itself (local_sessions.h).
 //
 // Threads: GrpcWorkerConnector and the sessions it makes are called by the router's thread; gRPC's
 // threads post what arrives into the inbox. At most kMaxUnhandled messages of one session wait
@@ -26,12 +27,14 @@ class ChannelCredentials;
 
 namespace baton::router {
 
+class LocalSessions;
 class SessionStreams;
 
 // Opens sessions, encrypted when `tls` names files; events go to `inbox`. Outlives its sessions.
 class GrpcWorkerConnector final : public WorkerConnector {
  public:
-  // `wire`: what this router speaks; a session uses the newest version that the worker speaks too.
+  // Becomes the source of the inbox. `wire`: what this router speaks; a session uses the newest
+  // version that the worker speaks too.
   GrpcWorkerConnector(std::shared_ptr<RouterInbox> inbox, Incarnation router_incarnation,
                       const tls::TlsFiles& tls = {}, const WireRange& wire = kWireVersions);
   // Waits until gRPC is done with every stream; the sessions, being gone, have ended them.
@@ -45,6 +48,7 @@ class GrpcWorkerConnector final : public WorkerConnector {
   const Incarnation router_incarnation_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   const WireRange wire_;
+  const std::shared_ptr<LocalSessions> locals_;  // null where the system has no such sockets
   const std::shared_ptr<SessionStreams> streams_;
 };
 

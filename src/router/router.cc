@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "src/base/limits.h"
+#include "src/base/loop_turn.h"
 #include "src/base/random.h"
 
 namespace baton::router {
@@ -170,6 +171,7 @@ void Router::Loop() {
   while (!inbox_->closed()) {
     inbox_->Take(next_tick_us, &tasks);
     const int64_t now_us = clock_.NowUs();
+    LoopTurn::Begin(now_us);
     if (const int64_t late_us = now_us - next_tick_us; late_us >= kStoodStillUs) {
       core_.ForgiveSilence(late_us);
       keyed_.ForgiveSilence(late_us);

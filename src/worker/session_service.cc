@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/engine/cancellable_starts.h"
+#include "src/rpc/local_stream.h"
 #include "src/worker/worker_spans.h"
 
 namespace baton::worker {
@@ -20,6 +22,7 @@ using engine::RequestState;
 using engine::RequestStatus;
 using engine::SessionId;
 using engine::TokenEvent;
+using rpc::LocalWriter;
 using scheduler::FinishReason;
 
 // One router's stream. Kept alive by the service's table and by gRPC until OnDone.
@@ -75,7 +78,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     closing_ = true;
     final_status_ = status;
     MaybeWriteLocked();
-    if (!writing_) EndLocked(status);
+    if (!is_writing()) EndLocked(status);
   }
 
   void OnReadDone(bool ok) override {
@@ -107,7 +110,16 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
       return;
     }
     MaybeWriteLocked();
-    if (closing_ && !writing_) EndLocked(final_status_);
+    if (closing_ && !is_writing()) EndLocked(final_status_);
+  }
+
+  // The local stream, which was full, has room again or has lost its router.
+  void OnWritable() {
+    MutexLock lock(mutex_);
+    full_ = false;
+    if (ended_ || !HasSentLocked(local_->Flush())) return;
+    MaybeWriteLocked();
+    if (closing_ && !is_writing()) EndLocked(final_status_);
   }
 
   void OnCancel() override {
@@ -144,15 +156,26 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   Status HandleHello(const v1::SessionHello& hello) {
     if (greeted_) return FailedPrecondition("a second hello");
     BATON_RETURN_IF_ERROR(CheckSessionHello(hello, service_->limits_));
+    std::optional<LocalWriter> local = ConnectLocal(hello);
     greeted_ = true;
     v1::WorkerMessage answer;
     *answer.mutable_hello() = hello;
     {
       MutexLock lock(mutex_);
+      local_ = std::move(local);
       QueueLocked(std::move(answer));
     }
     TellCutOff();
     return OkStatus();
+  }
+
+  // The stream of a router of this host; none = it is elsewhere, and gRPC carries the messages.
+  std::optional<LocalWriter> ConnectLocal(const v1::SessionHello& hello) {
+    if (hello.local_stream().empty()) return std::nullopt;
+    StatusOr<LocalWriter> local = LocalWriter::Connect(hello.local_stream());
+    if (local.ok()) return *std::move(local);
+    BATON_LOG_DEBUG("session {} stays with gRPC: {}", id_, std::string(local.status().message()));
+    return std::nullopt;
   }
 
   // A request that cannot be started is answered, it does not end the session.
@@ -243,18 +266,42 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     service_->engine_->CloseSession(id_);
   }
 
+  bool is_writing() const BATON_REQUIRES(mutex_) { return writing_ || full_; }
+
   void MaybeWriteLocked() BATON_REQUIRES(mutex_) {
-    if (writing_ || ended_) return;
+    while (!is_writing() && !ended_ && TakeNextLocked()) {
+      if (local_.has_value()) {
+        HasSentLocked(local_->Send(outgoing_));
+      } else {
+        writing_ = true;
+        StartWrite(&outgoing_);
+      }
+    }
+  }
+
+  // Moves the message to be written next to outgoing_; false: there is none.
+  bool TakeNextLocked() BATON_REQUIRES(mutex_) {
     if (outbox_.empty()) {
-      if (!pending_.has_step()) return;
-      outbox_.push_back(std::move(pending_));
-      pending_.Clear();
+      if (!pending_.has_step()) return false;
+      SealPendingLocked();
     }
     outgoing_ = std::move(outbox_.front());
     outbox_.pop_front();
     num_queued_ -= std::max<size_t>(1, static_cast<size_t>(outgoing_.step().events_size()));
-    writing_ = true;
-    StartWrite(&outgoing_);
+    return true;
+  }
+
+  // False: the local stream is full, or gone, which ends the session.
+  bool HasSentLocked(LocalWriter::Outcome outcome) BATON_REQUIRES(mutex_) {
+    if (outcome == LocalWriter::Outcome::kSent) return true;
+    if (outcome == LocalWriter::Outcome::kFull) {
+      full_ = true;
+      service_->full_streams_.Add(local_->fd(),
+                                  [self = shared_from_this()] { self->OnWritable(); });
+    } else {
+      EndLocked(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the router has gone"));
+    }
+    return false;
   }
 
   void EndLocked(const grpc::Status& status) BATON_REQUIRES(mutex_) {
@@ -286,7 +333,10 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   size_t num_queued_ BATON_GUARDED_BY(mutex_) = 0;
   v1::WorkerMessage pending_ BATON_GUARDED_BY(mutex_);   // the step message that is being filled
   v1::WorkerMessage outgoing_ BATON_GUARDED_BY(mutex_);  // being written
-  bool writing_ BATON_GUARDED_BY(mutex_) = false;
+  // Takes all messages instead of gRPC; set with the hello or never.
+  std::optional<LocalWriter> local_ BATON_GUARDED_BY(mutex_);
+  bool writing_ BATON_GUARDED_BY(mutex_) = false;  // gRPC has outgoing_
+  bool full_ BATON_GUARDED_BY(mutex_) = false;     // the local stream; OnWritable follows
   bool closing_ BATON_GUARDED_BY(mutex_) = false;  // ended_ follows once all is written
   bool ended_ BATON_GUARDED_BY(mutex_) = false;
   bool finished_ BATON_GUARDED_BY(mutex_) = false;

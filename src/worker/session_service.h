@@ -4,6 +4,9 @@
 // Threads: gRPC's own threads read; OnStepEvents and OnRequestStatus come on the engine thread,
 // which starts the write itself: building and handing over a step of 16 tokens costs some 20 us
 // against a step of milliseconds, and a hand-over to another thread would cost a wake-up instead.
+// A router of this host gets them over a unix socket (src/rpc/local_stream.h): one system call, and
+// no thread of this process wakes. A router that is late with reading has the thread
+// `session-full` wait for it.
 //
 // Invariants
 //  1. A session's first message is a hello for this incarnation; anything else ends it.
@@ -28,6 +31,7 @@
 #include "src/engine/engine.h"
 #include "src/engine/engine_types.h"
 #include "src/worker/request_codec.h"
+#include "src/worker/writable_watch.h"
 
 namespace baton::worker {
 
@@ -73,6 +77,7 @@ class SessionService : public v1::WorkerService::CallbackService, public engine:
   uint64_t next_session_ BATON_GUARDED_BY(mutex_) = 1;
   absl::flat_hash_map<engine::SessionId, std::shared_ptr<SessionReactor>> sessions_
       BATON_GUARDED_BY(mutex_);
+  WritableWatch full_streams_;  // its callbacks keep their reactors
 };
 
 }  // namespace baton::worker

@@ -6,6 +6,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "src/base/clock.h"
+#include "src/base/loop_turn.h"
 #include "src/base/thread.h"
 #include "tests/http/raw_client.h"
 #include "tests/http/test_server.h"
@@ -92,6 +94,80 @@ TEST_F(StreamTest, ChunksArriveOneByOneAndTheConnectionGoesOn) {
     EXPECT_EQ(client.ReceiveUntil("0\r\n\r\n"), "0\r\n\r\n");
   }
   EXPECT_EQ(closed_.load(), 0);
+}
+
+// The thread that writes a token sends it: nothing else has to wake.
+TEST_F(StreamTest, ChunkNeedsNoTurnOfTheEventLoop) {
+  std::atomic<bool> may_return{false};
+  std::atomic<bool> is_held{false};
+  server_ = StartTestServer(
+      [&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+        if (request.path == "/hold") {
+          is_held = true;
+          EXPECT_TRUE(Eventually([&] { return may_return.load(); }));
+        }
+        std::lock_guard lock(mutex_);
+        responder_ = std::move(responder);
+      },
+      {}, /*num_threads=*/1);
+  RawClient client(server_->port());
+  client.Send(kGet);
+  const auto responder = TakeResponder();
+  responder->StartStream(200, {});
+  client.ReceiveUntil("\r\n\r\n");
+  ASSERT_TRUE(Eventually([&] { return responder->buffered_bytes() == 0; }));
+  RawClient holder(server_->port());
+  holder.Send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n");
+  ASSERT_TRUE(Eventually([&] { return is_held.load(); }));
+  EXPECT_TRUE(responder->Write("one"));
+  EXPECT_TRUE(responder->Write("two"));
+  EXPECT_EQ(client.ReceiveUntil("two\r\n"), "3\r\none\r\n3\r\ntwo\r\n");
+  EXPECT_EQ(responder->buffered_bytes(), 0u);
+  // A thread that has worked for long leaves the rest to the loop.
+  LoopTurn::Begin(SystemClock().NowUs() - 1'000'000);
+  EXPECT_TRUE(responder->Write("three"));
+  EXPECT_GT(responder->buffered_bytes(), 0u);
+  LoopTurn::Begin(0);
+  may_return = true;
+  EXPECT_EQ(client.ReceiveUntil("three\r\n"), "5\r\nthree\r\n");
+  responder->Finish();
+  EXPECT_EQ(client.ReceiveUntil("0\r\n\r\n"), "0\r\n\r\n");
+}
+
+// Some are sent by the producer, some by the event loop, and one in two parts.
+TEST_F(StreamTest, ChunksKeepTheirOrderWhenAClientIsSlow) {
+  Start();
+  RawClient client(server_->port());
+  client.Send(kGet);
+  const auto responder = TakeResponder();
+  responder->StartStream(200, {});
+  client.ReceiveUntil("\r\n\r\n");
+  std::string expected;
+  std::string received;
+  int num_read = 0;
+  const auto read_to = [&](int number) {
+    if (number < num_read) return;
+    received += client.ReceiveUntil(std::to_string(1'000'000 + number));
+    num_read = number + 1;
+  };
+  for (int i = 0; i < 60'000; ++i) {
+    const std::string text = std::to_string(1'000'000 + i) + std::string(i % 100, '.');
+    ASSERT_TRUE(responder->Write(text));
+    expected += text;
+    // It reads now and then, and only a part.
+    if (i % 1000 == 999) read_to(i / 2);
+    if (responder->buffered_bytes() > 400'000) read_to(i);
+  }
+  responder->Finish();
+  received += client.ReceiveUntil("\r\n0\r\n\r\n");
+  std::string body;
+  for (size_t at = 0; at < received.size();) {
+    const size_t line = received.find("\r\n", at);
+    const size_t size = std::stoul(received.substr(at, line - at), nullptr, 16);
+    body += received.substr(line + 2, size);
+    at = line + 2 + size + 2;
+  }
+  EXPECT_EQ(body, expected);
 }
 
 TEST_F(StreamTest, Http10GetsBareBytesAndAClose) {

@@ -1,9 +1,13 @@
 // Sessions of routers with a worker, over real gRPC and with a real engine; only the model is a
 // toy.
+#include <poll.h>
+
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +18,7 @@
 #include "src/base/clock.h"
 #include "src/base/limits.h"
 #include "src/engine/engine.h"
+#include "src/rpc/local_stream.h"
 #include "src/worker/session_service.h"
 #include "tests/engine/paced_model.h"
 #include "tests/proto/unknown_fields.h"
@@ -30,10 +35,14 @@ namespace {
 
 constexpr uint64_t kIncarnation = 0xabc;
 
+// How a worker's messages come.
+enum class Way { kGrpc, kLocal };
+
 // A router's side of one session.
 class Client {
  public:
-  explicit Client(const std::string& address) {
+  explicit Client(const std::string& address, Way way = Way::kGrpc) {
+    if (way == Way::kLocal) listener_ = rpc::ListenLocal().value();
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
     channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
@@ -46,6 +55,7 @@ class Client {
     message.mutable_hello()->set_router_incarnation(5);
     message.mutable_hello()->set_worker_incarnation(incarnation);
     message.mutable_hello()->set_wire_version(version);
+    message.mutable_hello()->set_local_stream(listener_.name);
     Write(message);
   }
   void Start(uint64_t uid, uint32_t max_tokens, uint32_t n = 1, uint32_t attempt = 1) {
@@ -88,7 +98,7 @@ class Client {
   bool ReadUntil(const std::function<bool()>& done) {
     v1::WorkerMessage message;
     while (!done()) {
-      if (!stream_->Read(&message)) return false;
+      if (!Next(&message)) return false;
       if (message.has_hello()) ++num_hellos;
       for (const v1::TokenEvent& event : message.step().events()) {
         tokens[event.uid().lo()].push_back(event.token());
@@ -110,15 +120,49 @@ class Client {
     ReadUntil([] { return false; });
     return stream_->Finish();
   }
+  // Nobody takes the local stream any more.
+  void StopListening() { listener_.fd.reset(); }
   void HalfClose() { stream_->WritesDone(); }
   void Drop() { context_.TryCancel(); }
 
   bool is_newer = false;  // adds what the worker does not know to each message
   int num_hellos = 0;
+  int num_over_grpc = 0;  // messages
   std::map<uint64_t, std::vector<uint32_t>> tokens;
   std::map<uint64_t, v1::RequestStatus> states;
 
  private:
+  static void WaitReadable(int fd) {
+    pollfd waits{.fd = fd, .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::poll(&waits, 1, 60'000), 1) << "the worker says nothing";
+  }
+  // The local stream's messages, then those of gRPC; false = both ended.
+  bool Next(v1::WorkerMessage* message) {
+    if (listener_.fd.valid() && !reader_.has_value()) {
+      WaitReadable(listener_.fd.get());
+      reader_.emplace(rpc::AcceptLocal(listener_.fd.get()));
+    }
+    while (reader_.has_value() && local_.empty()) {
+      WaitReadable(reader_->fd());
+      const auto outcome = reader_->Read([this](std::string_view frame) {
+        return local_.emplace_back().ParseFromArray(frame.data(), static_cast<int>(frame.size()));
+      });
+      EXPECT_NE(outcome, rpc::LocalReader::Outcome::kBroken);
+      if (outcome == rpc::LocalReader::Outcome::kEnd) break;
+    }
+    if (local_.empty()) {
+      if (!stream_->Read(message)) return false;
+      ++num_over_grpc;
+      return true;
+    }
+    *message = std::move(local_.front());
+    local_.pop_front();
+    return true;
+  }
+
+  rpc::LocalListener listener_;
+  std::optional<rpc::LocalReader> reader_;
+  std::deque<v1::WorkerMessage> local_;  // read and not returned yet
   grpc::ClientContext context_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::WorkerService::Stub> stub_;
@@ -208,9 +252,13 @@ class SessionTest : public testing::Test {
   std::string address_;
 };
 
-TEST_F(SessionTest, TokensAndStatesOfARequestArrive) {
+class SessionWayTest : public SessionTest, public testing::WithParamInterface<Way> {};
+
+INSTANTIATE_TEST_SUITE_P(Ways, SessionWayTest, testing::Values(Way::kGrpc, Way::kLocal));
+
+TEST_P(SessionWayTest, TokensAndStatesOfARequestArrive) {
   StartWorker();
-  Client client(address_);
+  Client client(address_, GetParam());
   client.Hello();
   client.Start(1, 12);
   client.Start(2, 5);
@@ -221,7 +269,18 @@ TEST_F(SessionTest, TokensAndStatesOfARequestArrive) {
   EXPECT_EQ(client.tokens[2], Expected(2, 5));
   client.HalfClose();
   EXPECT_TRUE(client.End().ok());
+  EXPECT_EQ(client.num_over_grpc > 0, GetParam() == Way::kGrpc);
   EXPECT_TRUE(LedgerClears());
+}
+
+TEST_F(SessionTest, RouterOfAnotherHostIsAnsweredOverGrpc) {
+  StartWorker();
+  Client client(address_, Way::kLocal);
+  client.StopListening();
+  client.Hello();
+  client.Start(1, 12);
+  ASSERT_TRUE(client.ReadState(1, v1::REQUEST_STATE_FINISHED));
+  EXPECT_EQ(client.tokens[1], Expected(1, 12));
 }
 
 TEST_F(SessionTest, SessionForAnotherLifeOrWithoutAHelloEnds) {
@@ -473,14 +532,14 @@ TEST_F(SessionTest, DrainingWorkerRejectsForAnotherTry) {
 
 // The queue to a router that stops reading is bounded, and its requests end with it; others do not
 // notice.
-TEST_F(SessionTest, RouterThatDoesNotReadIsCutOff) {
+TEST_P(SessionWayTest, RouterThatDoesNotReadIsCutOff) {
   // Far above what waits for a router that reads: steps are slower than writes.
   constexpr size_t kMaxQueued = 20'000;
   StartWorker(60'000'000, kMaxQueued);
   model_.step_us = 300;
-  Client reads(address_);
+  Client reads(address_, GetParam());
   reads.Hello();
-  Client stalls(address_);
+  Client stalls(address_, GetParam());
   stalls.Hello();
   ASSERT_TRUE(stalls.ReadUntil([&] { return stalls.num_hellos == 1; }));
   // 128 choices of 190 tokens each: 24,320 events a request, some 40 bytes an event. The network
@@ -521,9 +580,9 @@ TEST_F(SessionTest, CloseAllEndsEverySession) {
 }
 
 // A worker that leaves has said everything: the router reads the last token before the end.
-TEST_F(SessionTest, WhatWaitsIsDeliveredBeforeTheEnd) {
+TEST_P(SessionWayTest, WhatWaitsIsDeliveredBeforeTheEnd) {
   StartWorker();
-  Client slow(address_);
+  Client slow(address_, GetParam());
   slow.Hello();
   slow.Start(1, 190,
              64);  // half a MB, more than the network takes from a router that does not read

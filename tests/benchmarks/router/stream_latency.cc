@@ -15,6 +15,8 @@
 // kNumPhases times a period and gives each stream a token in one of these steps, so that a step
 // message holds kNumStreams / kNumWorkers / kNumPhases tokens. Arrival is the kernel's stamp over
 // HTTP; over gRPC it is the moment at which the library hands the token out.
+#include <poll.h>
+
 #include <algorithm>
 #include <atomic>
 #include <charconv>
@@ -23,6 +25,7 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -41,6 +44,7 @@
 #include "src/base/log.h"
 #include "src/loadgen/grpc_streams.h"
 #include "src/loadgen/http_streams.h"
+#include "src/rpc/local_stream.h"
 #include "tests/api/toy_hello.h"
 #include "tests/http/raw_client.h"
 
@@ -109,9 +113,12 @@ class PacedWorker final : public v1::WorkerService::Service {
       std::lock_guard lock(mutex_);
       stream_ = stream;
       if (order.has_hello()) {
+        local_.reset();
+        auto local = rpc::LocalWriter::Connect(order.hello().local_stream());
+        if (local.ok()) local_ = *std::move(local);
         v1::WorkerMessage hello;
         *hello.mutable_hello() = order.hello();
-        stream->Write(hello);
+        Send(hello);
       } else if (order.has_start_decode()) {
         Begin(order.start_decode().spec());
       }
@@ -129,6 +136,20 @@ class PacedWorker final : public v1::WorkerService::Service {
     uint32_t next = 0;
   };
 
+  // As a worker of the product does; mutex_ is held.
+  void Send(const v1::WorkerMessage& message) {
+    if (!local_.has_value()) {
+      stream_->Write(message);
+      return;
+    }
+    auto outcome = local_->Send(message);
+    while (outcome == rpc::LocalWriter::Outcome::kFull) {
+      pollfd room{.fd = local_->fd(), .events = POLLOUT, .revents = 0};
+      ::poll(&room, 1, -1);
+      outcome = local_->Flush();
+    }
+  }
+
   // mutex_ is held.
   void Begin(const v1::RequestSpec& spec) {
     for (const v1::RequestState state :
@@ -136,7 +157,7 @@ class PacedWorker final : public v1::WorkerService::Service {
           v1::REQUEST_STATE_DECODE_STARTED}) {
       v1::WorkerMessage message;
       FillToyStatus(spec, state, message.mutable_status());
-      stream_->Write(message);
+      Send(message);
     }
     const uint32_t number = spec.tokens(0) + kIdBase * spec.tokens(1);
     BATON_CHECK(number < departures_->size(), "stream {} of {}", number, departures_->size());
@@ -166,12 +187,12 @@ class PacedWorker final : public v1::WorkerService::Service {
     for (Running& request : *running) {
       (*departures_)[request.number][request.next++].store(now_us, std::memory_order_release);
     }
-    stream_->Write(message);
+    Send(message);
     for (const Running& request : *running) {
       if (request.next < request.spec.sampling().max_tokens()) continue;
       v1::WorkerMessage end;
       FillToyStatus(request.spec, v1::REQUEST_STATE_FINISHED, end.mutable_status());
-      stream_->Write(end);
+      Send(end);
     }
     std::erase_if(*running, [](const Running& request) {
       return request.next >= request.spec.sampling().max_tokens();
@@ -202,6 +223,7 @@ class PacedWorker final : public v1::WorkerService::Service {
 
   std::mutex mutex_;  // guards what follows
   grpc::ServerReaderWriter<v1::WorkerMessage, v1::RouterMessage>* stream_ = nullptr;
+  std::optional<rpc::LocalWriter> local_;  // to a router of this host that takes it
   std::vector<Running> phases_[kNumPhases];
   uint32_t num_begun_ = 0;
 };
