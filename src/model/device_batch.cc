@@ -61,13 +61,20 @@ absl::StatusOr<std::unique_ptr<DeviceBatch>> DeviceBatch::Create(const ModelConf
   const Sizes largest = {.rows = size.max_rows,
                          .logit_rows = size.max_logit_rows,
                          .sampled_rows = size.max_logit_rows,
+                         .spans = size.state_blocks > 0 ? size.max_rows : 0,
+                         .copies = size.state_blocks > 0 ? size.max_rows : 0,
+                         .cleared = size_t{2} * size.max_rows * size.state_blocks,
                          .prefill = bounds.num_prefill_items,
                          .decode = bounds.num_decode_items,
                          .local = out->has_local_layers_ ? bounds.num_decode_items : 0,
                          .list_words = size.max_rows * max_blocks};
-  const size_t size_bytes = PlacesOf(largest).end;
+  const size_t size_bytes = out->PlacesOf(largest).end;
   out->device_ = device;
   BATON_ASSIGN_OR_RETURN(out->memory_, DeviceBuffer::Create(device, size_bytes, "batch"));
+  if (size.state_blocks > 0) {
+    BATON_ASSIGN_OR_RETURN(
+        out->broken_, DeviceBuffer::Create(device, size.max_rows * kWordBytes, "broken copies"));
+  }
   for (HostBuffer& staged : out->staged_) {
     BATON_ASSIGN_OR_RETURN(staged, HostBuffer::Create(device, size_bytes, "batch"));
   }
@@ -79,7 +86,7 @@ absl::StatusOr<std::unique_ptr<DeviceBatch>> DeviceBatch::Create(const ModelConf
   return out;
 }
 
-DeviceBatch::Places DeviceBatch::PlacesOf(const Sizes& sizes) {
+DeviceBatch::Places DeviceBatch::PlacesOf(const Sizes& sizes) const {
   Places16 places;
   Places out;
   places.Take(kNumCounts * kWordBytes);
@@ -91,6 +98,13 @@ DeviceBatch::Places DeviceBatch::PlacesOf(const Sizes& sizes) {
   out.prefill = places.Take(sizes.prefill * sizeof(Item));
   out.decode = places.Take(sizes.decode * sizeof(Item));
   out.local = places.Take(sizes.local * sizeof(Item));
+  const size_t list_bytes = size_.state_blocks * kWordBytes;
+  out.spans = places.Take(sizes.spans * sizeof(cuda::DeltaSpan));
+  out.row_spans = places.Take(sizes.spans > 0 ? sizes.rows * kWordBytes : 0);
+  out.states = places.Take(sizes.spans * list_bytes);
+  out.copies = places.Take(sizes.copies * list_bytes);
+  out.broken = places.Take(sizes.spans * kWordBytes);
+  out.cleared = places.Take(sizes.cleared * kWordBytes);
   out.block_lists = places.Take(sizes.list_words * kWordBytes);
   out.end = places.end();
   return out;
@@ -106,6 +120,7 @@ void DeviceBatch::PlacePadded(uint32_t rows, uint32_t num_ctas) {
   sizes_ = {.rows = rows,
             .logit_rows = rows,
             .sampled_rows = rows,
+            .spans = size_.state_blocks > 0 ? rows : 0,
             .decode = items,
             .local = has_local_layers_ ? items : 0,
             .decode_ctas = num_ctas,
@@ -134,6 +149,9 @@ Status DeviceBatch::Set(const ModelBatch& batch, uint32_t padded_rows) {
     sizes_ = {.rows = batch.num_rows(),
               .logit_rows = static_cast<uint32_t>(batch.logit_rows.size()),
               .sampled_rows = static_cast<uint32_t>(batch.sampling.size()),
+              .spans = size_.state_blocks > 0 ? static_cast<uint32_t>(batch.spans.size()) : 0,
+              .copies = static_cast<uint32_t>(batch.state_copies.size()),
+              .cleared = NumCleared(batch),
               .prefill = num_prefill,
               .decode = num_decode,
               .local = num_local,
@@ -146,6 +164,10 @@ Status DeviceBatch::Set(const ModelBatch& batch, uint32_t padded_rows) {
   }
   which_staged_ = 1 - which_staged_;
   Write(batch);
+  if (!batch.state_copies.empty()) {
+    BATON_RETURN_IF_ERROR(
+        device_->CopyIn(broken_.data(), staged() + places_.broken, sizes_.spans * kWordBytes));
+  }
   return device_->CopyIn(memory_.data(), staged(), places_.end);
 }
 
@@ -168,8 +190,60 @@ Status DeviceBatch::Plan(const ModelBatch& batch) {
   return cuda::PlanAttention(local_shape_, limits, rows_, local_plan_);
 }
 
+DeviceStates DeviceBatch::states() const {
+  if (size_.state_blocks == 0) return {};
+  return {.spans = At<cuda::DeltaSpan>(places_.spans),
+          .row_spans = At<uint32_t>(places_.row_spans),
+          .lists = At<uint32_t>(places_.states),
+          .copies = At<uint32_t>(places_.copies),
+          .broken = broken_.as<uint32_t>(),
+          .cleared = At<uint32_t>(places_.cleared),
+          .num_spans = sizes_.spans,
+          .num_cleared = static_cast<uint32_t>(sizes_.cleared)};
+}
+
+size_t DeviceBatch::NumCleared(const ModelBatch& batch) const {
+  const auto begins = [](const AttentionSpan& span) { return span.first_pos == 0; };
+  const auto num_begun = std::count_if(batch.spans.begin(), batch.spans.end(), begins);
+  return (static_cast<size_t>(num_begun) + batch.state_copies.size()) * size_.state_blocks;
+}
+
+void DeviceBatch::WriteStates(const ModelBatch& batch) const {
+  if (size_.state_blocks == 0) return;
+  const auto spans = HostAt<cuda::DeltaSpan>(places_.spans, sizes_.spans);
+  const auto row_spans = HostAt<uint32_t>(places_.row_spans, sizes_.rows);
+  const auto lists = HostAt<uint32_t>(places_.states, size_t{sizes_.spans} * size_.state_blocks);
+  const auto broken = HostAt<uint32_t>(places_.broken, sizes_.spans);
+  auto* cleared = HostAt<uint32_t>(places_.cleared, sizes_.cleared).data();
+  auto* copies = HostAt<uint32_t>(places_.copies, sizes_.copies).data();
+  std::fill(spans.begin(), spans.end(), cuda::DeltaSpan{});
+  std::fill(row_spans.begin(), row_spans.end(), cuda::kPaddingRow);
+  std::fill(lists.begin(), lists.end(), 0u);
+  std::fill(broken.begin(), broken.end(), 0u);
+  for (size_t i = 0; i < batch.spans.size(); ++i) {
+    const AttentionSpan& span = batch.spans[i];
+    const std::span<const uint32_t> state = span.kv.state;
+    spans[i] = {.first_row = span.first_row,
+                .num_rows = span.num_rows,
+                .position = span.first_pos,
+                .copy_rows = 0,
+                .copy = 0};
+    std::fill_n(row_spans.begin() + span.first_row, span.num_rows, static_cast<uint32_t>(i));
+    std::copy(state.begin(), state.end(), lists.begin() + i * size_.state_blocks);
+    if (span.first_pos == 0) cleared = std::copy(state.begin(), state.end(), cleared);
+  }
+  for (size_t i = 0; i < batch.state_copies.size(); ++i) {
+    const StateCopy& copy = batch.state_copies[i];
+    spans[copy.span].copy_rows = copy.num_rows;
+    spans[copy.span].copy = static_cast<uint32_t>(i);
+    copies = std::copy(copy.blocks.begin(), copy.blocks.end(), copies);
+    cleared = std::copy(copy.blocks.begin(), copy.blocks.end(), cleared);
+  }
+}
+
 void DeviceBatch::Write(const ModelBatch& batch) const {
   WriteRows(batch);
+  WriteStates(batch);
   const auto put = [this](size_t place, const auto& from) {
     if (!from.empty()) {
       std::memcpy(staged() + place, from.data(), from.size() * sizeof(from[0]));

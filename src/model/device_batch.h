@@ -7,7 +7,8 @@
 // any batch with this number and grid. A padding row has no sequence (cuda::kPaddingRow), token 0
 // and logits that nobody wants.
 //
-//   [counts][token ids][positions][sequences][logit rows][sampling][items ...][block lists]
+//   [counts][token ids][positions][sequences][logit rows][sampling][items ...][states ...]
+//   [block lists]
 #ifndef BATON_MODEL_DEVICE_BATCH_H_
 #define BATON_MODEL_DEVICE_BATCH_H_
 
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/delta_params.h"
 #include "kernels/sampling.h"
 #include "src/base/status.h"
 #include "src/device/accelerator.h"
@@ -44,10 +46,23 @@ inline constexpr uint32_t kPaddedGrids[] = {kSpreadCtas, kDecodeCtas};
 struct DeviceBatchSize {
   uint32_t max_rows = 0;
   uint32_t max_logit_rows = 0;
-  uint32_t max_context = 0;  // positions of a sequence
-  uint32_t block_size = 0;   // tokens
-  bool has_prefill = true;   // cuda::AttentionPlanLimits
-  bool has_spread = true;    // cuda::KernelTable
+  uint32_t max_context = 0;   // positions of a sequence
+  uint32_t block_size = 0;    // tokens
+  bool has_prefill = true;    // cuda::AttentionPlanLimits
+  bool has_spread = true;     // cuda::KernelTable
+  uint32_t state_blocks = 0;  // kv::KvLayout
+};
+
+// The fixed states of a batch on the device; all null where sequences have none.
+struct DeviceStates {
+  const kernels::cuda::DeltaSpan* spans = nullptr;  // [num_spans], with those of padding
+  const uint32_t* row_spans = nullptr;              // [rows]
+  const uint32_t* lists = nullptr;                  // [num_spans][state_blocks]
+  const uint32_t* copies = nullptr;                 // [copies][state_blocks]
+  uint32_t* broken = nullptr;                       // [num_spans], zeros at first if any is copied
+  const uint32_t* cleared = nullptr;                // [num_cleared]: blocks that begin as zeros
+  uint32_t num_spans = 0;
+  uint32_t num_cleared = 0;
 };
 
 // The items of attention on the device, and the grid that walks them; 0 = there are none.
@@ -99,6 +114,8 @@ class DeviceBatch {
     return {At<Item>(places_.local), Count(2), sizes_.local_ctas, sizes_.is_spread};
   }
 
+  DeviceStates states() const;
+
  private:
   using Item = kernels::cuda::AttentionItem;
   static constexpr uint32_t kNumCounts = 3;  // prefill, decode, local decode
@@ -108,6 +125,9 @@ class DeviceBatch {
     uint32_t rows = 0;
     uint32_t logit_rows = 0;
     uint32_t sampled_rows = 0;
+    uint32_t spans = 0;  // with states; 0 where sequences have none
+    uint32_t copies = 0;
+    size_t cleared = 0;  // blocks
     size_t prefill = 0;
     size_t decode = 0;
     size_t local = 0;
@@ -120,11 +140,12 @@ class DeviceBatch {
   // Where the arrays begin and the last one ends, in bytes from the begin of the memory.
   struct Places {
     size_t token_ids, positions, sequences, logit_rows, sampling, prefill, decode, local;
+    size_t spans, row_spans, states, copies, broken, cleared;
     size_t block_lists, end;
   };
 
   DeviceBatch(const ModelConfig& config, const DeviceBatchSize& size);
-  static Places PlacesOf(const Sizes& sizes);
+  Places PlacesOf(const Sizes& sizes) const;
   template <typename T>
   const T* At(size_t place) const {
     return reinterpret_cast<const T*>(memory_.data() + place);
@@ -138,6 +159,9 @@ class DeviceBatch {
   Status Plan(const ModelBatch& batch);
   void Write(const ModelBatch& batch) const;
   void WriteRows(const ModelBatch& batch) const;
+  void WriteStates(const ModelBatch& batch) const;
+  // Blocks of states that begin in this batch, and of copies.
+  size_t NumCleared(const ModelBatch& batch) const;
 
   const DeviceBatchSize size_;
   const kernels::cuda::AttentionPlanLimits limits_;
@@ -146,6 +170,7 @@ class DeviceBatch {
   const bool has_local_layers_;
   device::Accelerator* device_ = nullptr;
   device::DeviceBuffer memory_;
+  device::DeviceBuffer broken_;   // DeviceStates; kernels write it, and no other part of a batch
   device::HostBuffer staged_[2];  // what is being copied, in turn
   size_t which_staged_ = 0;       // the last batch's
   Sizes sizes_;

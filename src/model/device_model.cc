@@ -12,6 +12,7 @@
 #include "src/model/device_weights.h"
 #include "src/model/numerics.h"
 #include "src/model/pack_tensor.h"
+#include "src/model/state_bytes.h"
 #include "src/model/tensor_plan.h"
 #include "src/model/weight_loader.h"
 
@@ -187,7 +188,8 @@ Status DeviceModel::Complete(const std::string& weights_id) {
                                                          .max_context = options_.max_context,
                                                          .block_size = options_.block_size,
                                                          .has_prefill = has_prefill,
-                                                         .has_spread = has_spread},
+                                                         .has_spread = has_spread,
+                                                         .state_blocks = layout_.state_blocks},
                                                .rope_factors = rope_factors_,
                                                .allows_wgmma = *options_.allows_wgmma,
                                                .attends_by_wgmma = *options_.attends_by_wgmma,
@@ -225,16 +227,19 @@ std::string_view DeviceModel::arithmetic_name() const { return options_.device->
 uint32_t DeviceModel::KernelsAStep(const ModelConfig& config, StepKernels kernels) {
   // A layer: two norms, four products, rope, attention, gate; with experts also the router's
   // product, the choice, the sort and the sum. A convolution is one kernel in place of rope and
-  // attention. Around them: two gathers, the last norm, the output layer.
+  // attention, a net three, and it has one product more. A gate of the output is a product more,
+  // and one kernel of attention. Around them: two gathers, the last norm, the output layer.
   const bool has_norms = kernels == StepKernels::kWithNorms;
   uint32_t total = has_norms ? 5 : 4;  // the first norm too
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
     const bool has_experts = config.num_experts > 0 && layer >= config.num_dense_layers;
-    const bool is_conv = config.IsConv(layer);
-    total += (has_norms ? 0 : 2) + (is_conv ? 3 : 4) + (has_experts ? 7 : 3);
+    const bool is_attention = config.IsAttention(layer);
+    const uint32_t num_gates = config.traits->output_gate ? 2 : 0;
+    const uint32_t mixer = config.IsDelta(layer) ? 7 : is_attention ? 4 + num_gates : 3;
+    total += (has_norms ? 0 : 2) + mixer + (has_experts ? 7 : 3);
     if (kernels == StepKernels::kApart) continue;
     // The product of q, k and v ends with rope, that of gates and ups with the gate.
-    total -= (is_conv ? 0 : 1) + (has_experts ? 0 : 1);
+    total -= (is_attention ? 1 : 0) + (has_experts ? 0 : 1);
   }
   return total;
 }
@@ -308,12 +313,37 @@ Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
                            batch.logit_rows.size(), options_.max_logit_rows);
   }
   BATON_RETURN_IF_ERROR(CheckRanksOf(kv));
+  for (StateCopy& copy : batch.state_copies) copy.has_numbers = false;
   BATON_RETURN_IF_ERROR(PutStep(batch, kv, hook));
-  if (batch.logit_rows.empty()) return WaitForAll();
+  if (batch.logit_rows.empty()) {
+    BATON_RETURN_IF_ERROR(WaitForAll());
+    return ranks_[0]->TakeCopies(batch.state_copies);
+  }
   // Every rank came to the exchange of logits, so its copy is done too.
   options_.device->MakeCurrent();
   BATON_RETURN_IF_ERROR(ranks_[0]->TakeAnswers(batch, logits));
+  BATON_RETURN_IF_ERROR(ranks_[0]->TakeCopies(batch.state_copies));
   return batch.hidden.empty() ? OkStatus() : ranks_[0]->TakeHidden(batch.hidden);
+}
+
+std::optional<uint32_t> DeviceModel::BrokenStateLayer(std::span<const uint32_t> state,
+                                                      const KvView& kv) const {
+  options_.device->MakeCurrent();
+  std::vector<std::byte> part(layout_.SliceBytes());
+  for (uint32_t layer = 0; layer < config_.num_layers && !state.empty(); ++layer) {
+    if (!config_.IsDelta(layer)) continue;
+    const StateBytes bytes = BytesOf(state_map_.places[layer], config_);
+    bool has_numbers = true;
+    ForEachPart(layout_, bytes, [&](uint32_t block, size_t within, size_t size) {
+      const std::byte* from = kv.Piece(state[block], bytes.slice, 0, 0) + within;
+      // A device that fails here has failed the request already.
+      const bool is_copied =
+          options_.device->CopyOut(part.data(), from, size).ok() && options_.device->Wait().ok();
+      has_numbers = has_numbers && (!is_copied || HasNumbers(part.data(), size));
+    });
+    if (!has_numbers) return layer;
+  }
+  return std::nullopt;
 }
 
 Status DeviceModel::PutStep(const ModelBatch& batch, const KvView& kv, LayerHook* hook) {
@@ -367,6 +397,8 @@ Status DeviceModel::LaunchStep(const KvView& kv, LayerHook* hook, bool wants_tok
   const auto kv_of = [&kv](const DeviceRank& rank) { return kv.BaseOfRank(rank.index()); };
   const uint32_t* const fed = overlaps_steps() ? ranks_[0]->tokens() : nullptr;
   BATON_RETURN_IF_ERROR(ForEachRank([fed](DeviceRank& rank) { return rank.EmbedTokens(fed); }));
+  BATON_RETURN_IF_ERROR(
+      ForEachRank([&](DeviceRank& rank) { return rank.ClearStates(kv_of(rank)); }));
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     BATON_RETURN_IF_ERROR(
         ForEachRank([&](DeviceRank& rank) { return rank.StoreKv(layer, kv_of(rank)); }));

@@ -103,6 +103,8 @@ class DeviceModel final : public LoadedModel {
   Status Prepare(const kv::KvView& kv) override;
   Status Forward(const ModelBatch& batch, const kv::KvView& kv, LayerHook* hook,
                  std::span<float> logits) override;
+  std::optional<uint32_t> BrokenStateLayer(std::span<const uint32_t> state,
+                                           const kv::KvView& kv) const override;
 
   bool samples() const override { return true; }
   // True where one stream orders all ranks' work.
@@ -121,9 +123,10 @@ class DeviceModel final : public LoadedModel {
   std::string_view arithmetic_name() const override;
   // Number of kernels of a step that has at most 64 rows, wants logits, and has either decode rows
   // or chunks of prompts. A step with both has one more a layer of attention. A step that chooses
-  // tokens on the device has one more. With more rows each packed matrix takes one more kernel: for
-  // the next 64 rows, or to unpack the matrix. The number is for one rank alone. With several
-  // ranks, each has as many kernels, two exchanges a layer and one exchange of logits.
+  // tokens on the device has one more, as one in which a fixed state begins or is copied. With more
+  // rows each packed matrix takes one more kernel: for the next 64 rows, or to unpack the matrix.
+  // The number is for one rank alone. With several ranks, each has as many kernels, two exchanges a
+  // layer and one exchange of logits.
   static uint32_t KernelsAStep(const ModelConfig& config, StepKernels kernels);
   size_t weight_bytes() const override;
   size_t packed_bytes() const;  // of them, in matrices that are packed

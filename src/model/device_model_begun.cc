@@ -25,6 +25,10 @@ Status DeviceModel::Begin(const ModelBatch& batch, const KvView& kv) {
         "token that the model chooses: {} rows in {} spans",
         options_.max_logit_rows, batch.num_rows(), batch.spans.size());
   }
+  if (!batch.state_copies.empty()) {
+    return InvalidArgument("a step that is begun makes {} copies of states, none can be",
+                           batch.state_copies.size());
+  }
   BATON_RETURN_IF_ERROR(CheckBatch(batch, kv,
                                    {.layout = &layout_,
                                     .max_rows = options_.max_rows,

@@ -13,6 +13,7 @@ namespace baton::model {
 
 using device::DeviceGraph;
 using device::LaunchGate;
+using kernels::AttentionSpan;
 using kv::KvView;
 
 namespace {
@@ -59,6 +60,12 @@ uint32_t DeviceModel::PaddedRows(const ModelBatch& batch, const KvView& kv,
                          batch.logit_rows.size() == batch.num_rows() && batch.num_rows() > 0;
   if (!is_decode || hook != nullptr || graphs_.empty() || kv.BaseOfRank(0) != recorded_kv_)
     return 0;
+  // No recorded step clears blocks of states.
+  const auto begins = [](const AttentionSpan& span) { return span.first_pos == 0; };
+  const bool clears =
+      layout_.state_blocks > 0 &&
+      (!batch.state_copies.empty() || std::any_of(batch.spans.begin(), batch.spans.end(), begins));
+  if (clears) return 0;
   const auto fits = [&batch](const StepGraph& graph) { return graph.rows >= batch.num_rows(); };
   const auto found = std::find_if(graphs_.begin(), graphs_.end(), fits);
   return found == graphs_.end() ? 0 : found->rows;

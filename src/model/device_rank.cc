@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/model/device_shape.h"
 
 namespace baton::model {
 
@@ -67,8 +68,10 @@ bool CanJoinNorms(const DeviceRankOptions& options, const DeviceWeights& weights
                            layer.gate_up.is_packed() || layer.down.is_packed();
     const bool has_post_norm =
         layer.post_attn_norm.size_bytes() > 0 || layer.post_ffn_norm.size_bytes() > 0;
-    const bool is_conv = layer.conv_taps.size_bytes() > 0;  // no kernel norms what it reads
-    return !is_packed && !has_post_norm && !is_conv;
+    // No kernel norms what a convolution or a gate reads.
+    const bool is_conv = layer.conv_taps.size_bytes() > 0;
+    const bool is_gated = layer.output_gate.size_bytes() > 0;
+    return !is_packed && !has_post_norm && !is_conv && !is_gated;
   };
   return options.allows_wgmma && options.rank.count == 1 && !options.config.traits->experts &&
          options.config.hidden_size <= cuda::kMaxNormedDim &&
@@ -89,7 +92,9 @@ size_t UnpackedBytes(const ModelConfig& config, const DeviceWeights& weights) {
   };
   for (uint32_t i = 0; i < config.num_layers; ++i) {
     const DeviceLayer& layer = weights.layers[i];
-    take(layer.qkv, config.projected_size(i), config.hidden_size);
+    take(layer.qkv, FirstProductSize(config, i), config.hidden_size);
+    take(layer.output_gate, OutputGateSize(config, i), config.hidden_size);
+    take(layer.delta_gates, 2 * config.delta.num_v_heads, config.hidden_size);
     take(layer.attn_output, config.hidden_size, config.mixed_size(i));
     take(layer.router, config.num_experts, config.hidden_size);
     if (config.HasExperts(i)) continue;  // their matrices no kernel unpacks
@@ -127,12 +132,16 @@ std::vector<FastSite> DeviceRank::FastSites() {
   std::vector<FastSite> sites;
   for (uint32_t i = 0; i < config.num_layers; ++i) {
     const DeviceLayer& of_layer = weights_->layers[i];
-    const bool is_conv = config.IsConv(i);
+    const bool is_attention = config.IsAttention(i);
     if (of_layer.qkv_bias.size_bytes() == 0) {
-      AddSite(is_conv ? "convolution" : "qkv", of_layer.qkv,
-              {ws.normed, ws.qkv, rows, config.projected_size(i), config.hidden_size}, &sites);
+      AddSite(is_attention ? "qkv" : "convolution", of_layer.qkv,
+              {ws.normed, ws.qkv, rows, FirstProductSize(config, i), config.hidden_size}, &sites);
     }
-    AddSite(is_conv ? "convolution output" : "attention output", of_layer.attn_output,
+    if (const uint32_t size = OutputGateSize(config, i); size > 0) {
+      AddSite("gate of outputs", of_layer.output_gate,
+              {ws.normed, ws.output_gate, rows, size, config.hidden_size}, &sites);
+    }
+    AddSite(is_attention ? "attention output" : "convolution output", of_layer.attn_output,
             {ws.attended, ws.added, rows, config.hidden_size, config.mixed_size(i)}, &sites);
   }
   const DeviceLayer& layer = weights_->layers.front();
@@ -297,10 +306,14 @@ Status DeviceRank::StoreKv(uint32_t layer, std::byte* kv) {
   const DeviceProduct product{.x = is_normed ? ws.residual : ws.normed,
                               .y = ws.qkv,
                               .rows = ws.batch->num_rows(),
-                              .n = options_.config.projected_size(layer),
+                              .n = FirstProductSize(options_.config, layer),
                               .k = options_.config.hidden_size,
                               .bias = &weights.qkv_bias};
   void* const stream = options_.device->stream();
+  if (options_.config.IsDelta(layer)) {
+    BATON_RETURN_IF_ERROR(MatMul(weights.qkv, product));
+    return MoveStates(layer, kv);
+  }
   if (options_.config.IsConv(layer)) {
     BATON_RETURN_IF_ERROR(MatMul(weights.qkv, product));
     return Kernels().short_conv(ConvOf(layer, kv), stream);
@@ -356,6 +369,65 @@ cuda::ShortConvParams DeviceRank::ConvOf(uint32_t layer, std::byte* kv) const {
           .max_blocks = 1};
 }
 
+Status DeviceRank::ClearStates(std::byte* kv) {
+  const DeviceStates states = workspace_->batch->states();
+  if (states.num_cleared == 0) return OkStatus();
+  const KvLayout& layout = options_.layout;
+  return Kernels().clear_blocks({.base = kv,
+                                 .blocks = states.cleared,
+                                 .block_stride_bytes = layout.BlockStride(),
+                                 .block_bytes = layout.BlockBytes(),
+                                 .num_blocks = states.num_cleared},
+                                options_.device->stream());
+}
+
+Status DeviceRank::MoveStates(uint32_t layer, std::byte* kv) {
+  DeviceWorkspace& ws = *workspace_;
+  BATON_RETURN_IF_ERROR(
+      MatMul(weights_->layers[layer].delta_gates, {.x = ws.normed,
+                                                   .y = ws.delta_gates,
+                                                   .rows = ws.batch->num_rows(),
+                                                   .n = 2 * options_.config.delta.num_v_heads,
+                                                   .k = options_.config.hidden_size,
+                                                   .wants_float = true}));
+  const cuda::DeltaParams params = NetOf(layer, kv);
+  void* const stream = options_.device->stream();
+  BATON_RETURN_IF_ERROR(Kernels().delta_inputs(params, stream));
+  return Kernels().delta_scan(params, stream);
+}
+
+cuda::DeltaParams DeviceRank::NetOf(uint32_t layer, std::byte* kv) const {
+  const DeviceWorkspace& ws = *workspace_;
+  const DeviceLayer& weights = weights_->layers[layer];
+  const kernels::DeltaShape& shape = options_.config.delta;
+  const KvLayout& layout = options_.layout;
+  const StatePlace& place = state_map_.places[layer];
+  const DeviceStates states = ws.batch->states();
+  return {.x = ws.qkv.as<Bf16>(),
+          .z = ws.output_gate.as<Bf16>(),
+          .gates = ws.delta_gates.as<float>(),
+          .taps = weights.conv_taps.as<float>(),
+          .rates = weights.delta_rates.as<float>(),
+          .dt_bias = weights.dt_bias.as<float>(),
+          .norm = weights.delta_norm.as<float>(),
+          .spans = states.spans,
+          .row_spans = states.row_spans,
+          .states = states.lists,
+          .copies = states.copies,
+          .broken = states.broken,
+          .inputs = ws.delta_inputs.as<float>(),
+          .out = ws.attended.as<Bf16>(),
+          .state = {.base = kv + place.slice * layout.SliceBytes(),
+                    .block_stride_bytes = layout.BlockStride(),
+                    .slice_bytes = static_cast<uint32_t>(layout.SliceBytes()),
+                    .offset = static_cast<uint32_t>(place.offset)},
+          .dims = {shape.num_k_heads, shape.num_v_heads, shape.k_dim, shape.v_dim, shape.num_taps},
+          .num_rows = ws.batch->num_rows(),
+          .num_spans = states.num_spans,
+          .num_state_blocks = layout.state_blocks,
+          .eps = options_.config.rms_epsilon};
+}
+
 cuda::KvBlocks DeviceRank::BlocksOf(uint32_t layer, std::byte* kv) const {
   const KvLayout& layout = options_.layout;
   return {.base = kv + options_.config.FirstSlice(layer) * layout.SliceBytes(),
@@ -367,11 +439,24 @@ cuda::KvBlocks DeviceRank::BlocksOf(uint32_t layer, std::byte* kv) const {
 }
 
 Status DeviceRank::Attend(uint32_t layer, std::byte* kv) {
-  if (!options_.config.IsConv(layer)) BATON_RETURN_IF_ERROR(ReadKv(layer, kv));
+  if (options_.config.IsAttention(layer)) BATON_RETURN_IF_ERROR(ReadKv(layer, kv));
+  if (OutputGateSize(options_.config, layer) > 0) BATON_RETURN_IF_ERROR(GateOutput(layer, kv));
   const DeviceMatrix& output = weights_->layers[layer].attn_output;
   const uint32_t size = options_.config.mixed_size(layer);
   if (JoinsNorms()) return AddBranch(output, workspace_->attended, size);
   return MatMulOfBranch(output, workspace_->attended, size, PartialSum::kAttention);
+}
+
+Status DeviceRank::GateOutput(uint32_t layer, std::byte* kv) {
+  DeviceWorkspace& ws = *workspace_;
+  const uint32_t size = OutputGateSize(options_.config, layer);
+  const uint32_t rows = ws.batch->num_rows();
+  const DeviceProduct product{ws.normed, ws.output_gate, rows, size, options_.config.hidden_size};
+  BATON_RETURN_IF_ERROR(MatMul(weights_->layers[layer].output_gate, product));
+  void* const stream = options_.device->stream();
+  if (options_.config.IsDelta(layer)) return Kernels().delta_gate(NetOf(layer, kv), stream);
+  return Kernels().sigmoid_mul({ws.output_gate.as<Bf16>(), ws.attended.as<Bf16>(), rows, size},
+                               stream);
 }
 
 Status DeviceRank::ReadKv(uint32_t layer, std::byte* kv) {
@@ -620,6 +705,17 @@ Status DeviceRank::TakeHidden(std::span<float> hidden) {
     std::memcpy(&half, halves + i, sizeof(half));
     const uint32_t bits = uint32_t{half} << 16;
     std::memcpy(hidden.data() + i, &bits, sizeof(bits));
+  }
+  return OkStatus();
+}
+
+Status DeviceRank::TakeCopies(std::span<StateCopy> copies) {
+  const uint32_t* const broken = workspace_->batch->states().broken;
+  for (StateCopy& copy : copies) {
+    uint32_t is_broken = 1;
+    const auto* from = reinterpret_cast<const std::byte*>(broken + copy.span);
+    BATON_RETURN_IF_ERROR(options_.device->CopyOut(&is_broken, from, sizeof(is_broken)));
+    copy.has_numbers = is_broken == 0;
   }
   return OkStatus();
 }

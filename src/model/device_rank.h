@@ -21,6 +21,7 @@
 #include "src/model/model_batch.h"
 #include "src/model/model_config.h"
 #include "src/model/model_rank.h"
+#include "src/model/state_map.h"
 
 namespace baton::model {
 
@@ -65,11 +66,14 @@ class DeviceRank {
   // `fed` holds the tokens of the step before, for ids that are FedToken; null where there are
   // none.
   Status EmbedTokens(const uint32_t* fed);
-  // Stores K and V of a layer, or the inputs of a convolution, in the blocks of this rank that
-  // begin at `kv`. A convolution is computed by then.
+  // Zeros the blocks of the states that begin in this batch, and of copies of states.
+  Status ClearStates(std::byte* kv);
+  // Stores K and V of a layer, the inputs of a convolution, or the states of a net and their
+  // copies, in the blocks of this rank that begin at `kv`. A convolution is computed by then, and a
+  // net but for the gate of its output.
   Status StoreKv(uint32_t layer, std::byte* kv);
-  // Leaves the vector that attention, or a convolution, adds to the residual: in added(), or as a
-  // part of the sum.
+  // Leaves the vector that attention, a convolution or a net adds to the residual: in added(), or
+  // as a part of the sum.
   Status Attend(uint32_t layer, std::byte* kv);
   // Adds the vector of Attend, and leaves the vector that the feed-forward layer adds.
   Status FeedForward(uint32_t layer);
@@ -83,6 +87,8 @@ class DeviceRank {
   // Copies the hidden states of the wanted rows, which ComputeLogits leaves in bf16, into `hidden`
   // [logit rows][hidden], and waits for them.
   Status TakeHidden(std::span<float> hidden);
+  // Says of each copy of a state whether all its elements are finite, and waits for that.
+  Status TakeCopies(std::span<StateCopy> copies);
   // On rank 0: puts the copy of the first `num_rows` tokens into the stream. They are the tokens of
   // step `which` of two.
   Status SendTokens(size_t which, uint32_t num_rows);
@@ -102,7 +108,7 @@ class DeviceRank {
 
  private:
   DeviceRank(const DeviceRankOptions& options, std::shared_ptr<const DeviceWeights> weights)
-      : options_(options), weights_(std::move(weights)) {}
+      : options_(options), state_map_(StateMapOf(options.config)), weights_(std::move(weights)) {}
 
   bool is_alone() const { return options_.rank.count == 1; }
   const device::DeviceBuffer& Partial(PartialSum which) const {
@@ -112,6 +118,11 @@ class DeviceRank {
   kernels::cuda::KvBlocks BlocksOf(uint32_t layer, std::byte* kv) const;
   kernels::cuda::RopeAppendParams RopeOf(uint32_t layer, std::byte* kv) const;
   kernels::cuda::ShortConvParams ConvOf(uint32_t layer, std::byte* kv) const;
+  kernels::cuda::DeltaParams NetOf(uint32_t layer, std::byte* kv) const;
+  // Moves the states of a net on, for its first product in qkv.
+  Status MoveStates(uint32_t layer, std::byte* kv);
+  // attended = what lies there, or what a net has read, times its gates.
+  Status GateOutput(uint32_t layer, std::byte* kv);
   // Leaves the result of attention over the blocks in attended.
   Status ReadKv(uint32_t layer, std::byte* kv);
   // normed = norm(residual += branch).
@@ -151,6 +162,7 @@ class DeviceRank {
   Status AddBranch(const DeviceMatrix& weight, const device::DeviceBuffer& x, uint32_t k);
 
   const DeviceRankOptions options_;
+  const StateMap state_map_;
   const std::shared_ptr<const DeviceWeights> weights_;
   std::unique_ptr<DeviceWorkspace> workspace_;
   std::unique_ptr<FastProducts> fast_;  // null without

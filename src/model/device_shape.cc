@@ -1,7 +1,9 @@
 #include "src/model/device_shape.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
 
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/cuda/kv_blocks.h"
@@ -30,7 +32,7 @@ Status CheckLayerKinds(const ModelConfig& config, std::string_view device) {
       Row{traits.scored_experts && !IsChosenByScores(config), "kernel for its choice of experts"},
       Row{traits.mixed_layers || config.local_head_dim != 0,
           "kernels for layers of different heads, shared KV and per-layer vectors"},
-      Row{traits.delta_nets, "kernel for its gated delta nets"},
+      Row{traits.gated_shared_expert, "kernel for its gated shared expert"},
       Row{traits.mamba, "kernel for its layers of Mamba-2"},
   };
   for (const Row& row : rows) {
@@ -81,7 +83,33 @@ Status CheckArithmetic(const ModelConfig& config, std::string_view device) {
   return OkStatus();
 }
 
+// Unimplemented where no kernel takes the heads of gated delta nets.
+Status CheckNets(const ModelConfig& config, std::string_view device) {
+  if (!config.traits->delta_nets) return OkStatus();
+  const kernels::DeltaShape& shape = config.delta;
+  constexpr auto& kDims = cuda::kDeltaKeyDims;
+  const bool has_kernel =
+      std::find(std::begin(kDims), std::end(kDims), shape.k_dim) != std::end(kDims);
+  // A row of a head's matrix fits in the smallest slice: 16 tokens of one head of 64.
+  constexpr uint32_t kMaxValueDim = 16 * 2 * 64 * 2 / sizeof(float);
+  if (has_kernel && shape.v_dim <= kMaxValueDim) return OkStatus();
+  return Unimplemented(
+      "heads of {} x {} of gated delta nets: the kernels of device {} take 64 and 128, of up to {} "
+      "values; use --device cpu",
+      shape.k_dim, shape.v_dim, device, kMaxValueDim);
+}
+
 }  // namespace
+
+uint32_t FirstProductSize(const ModelConfig& config, uint32_t layer) {
+  if (config.IsDelta(layer)) return config.delta.num_channels();
+  return config.IsConv(layer) ? config.projected_size(layer) : config.qkv_size();
+}
+
+uint32_t OutputGateSize(const ModelConfig& config, uint32_t layer) {
+  const bool is_gated = config.IsDelta(layer) || config.traits->output_gate;
+  return is_gated ? config.mixed_size(layer) : 0;
+}
 
 Status CheckDeviceShape(const ModelConfig& config, std::string_view device) {
   const auto refuse = [&](std::string_view what, uint32_t value, std::string_view range) {
@@ -90,6 +118,7 @@ Status CheckDeviceShape(const ModelConfig& config, std::string_view device) {
   };
   BATON_RETURN_IF_ERROR(CheckLayerKinds(config, device));
   BATON_RETURN_IF_ERROR(CheckArithmetic(config, device));
+  BATON_RETURN_IF_ERROR(CheckNets(config, device));
   constexpr uint32_t kVec = 8;  // elements of 16 bytes
   if (config.hidden_size % kVec != 0 || config.hidden_size > cuda::kMaxNormDim) {
     return refuse("hidden size", config.hidden_size, "multiples of 8 up to 16384");

@@ -5,6 +5,7 @@
 
 #include "src/base/size_text.h"
 #include "src/model/pack_tensor.h"
+#include "src/model/tensor_part.h"
 
 namespace baton::model {
 
@@ -35,8 +36,9 @@ cuda::PackedFormat FormatOf(const MatrixCuts& cuts) {
 // short the rest is only counted.
 class WeightPlacer {
  public:
-  WeightPlacer(const DeviceWeightsPart& part, WeightParts& parts)
-      : part_(part), shares_(SharesOf(*part.config, part.rank)), parts_(parts) {}
+  // `order`: TensorPlan::head_order.
+  WeightPlacer(const DeviceWeightsPart& part, const HeadOrder& order, WeightParts& parts)
+      : part_(part), order_(order), shares_(SharesOf(*part.config, part.rank)), parts_(parts) {}
 
   // An empty one when there is no such tensor.
   absl::StatusOr<DeviceBuffer> PlaceVector(const GgufTensor* tensor) {
@@ -54,8 +56,7 @@ class WeightPlacer {
   absl::StatusOr<DeviceLayer> PlaceLayer(const LayerTensors& tensors) {
     DeviceLayer out;
     BATON_ASSIGN_OR_RETURN(out.attn_norm, PlaceVector(tensors.attn_norm));
-    BATON_RETURN_IF_ERROR(tensors.conv_in == nullptr ? PlaceAttention(tensors, out)
-                                                     : PlaceConvolution(tensors, out));
+    BATON_RETURN_IF_ERROR(PlaceMixer(tensors, out));
     BATON_ASSIGN_OR_RETURN(out.post_attn_norm, PlaceVector(tensors.post_attn_norm));
     BATON_ASSIGN_OR_RETURN(out.ffn_norm, PlaceVector(tensors.ffn_norm));
     BATON_ASSIGN_OR_RETURN(out.post_ffn_norm, PlaceVector(tensors.post_ffn_norm));
@@ -86,6 +87,49 @@ class WeightPlacer {
   }
 
  private:
+  absl::Status PlaceMixer(const LayerTensors& tensors, DeviceLayer& out) {
+    if (tensors.delta_out != nullptr) return PlaceDeltaNet(tensors, out);
+    if (tensors.conv_in != nullptr) return PlaceConvolution(tensors, out);
+    return order_.has_gates ? PlaceGatedAttention(tensors, out) : PlaceAttention(tensors, out);
+  }
+
+  // A head of attn_q has its q, then its gate. The model has one rank (CheckRankCount).
+  absl::Status PlaceGatedAttention(const LayerTensors& tensors, DeviceLayer& out) {
+    const uint32_t dim = order_.head_dim;
+    const auto pick = [this](const GgufTensor* tensor, uint32_t per_head, uint32_t first,
+                             bool turns) {
+      const auto num_heads = static_cast<uint32_t>(tensor->dims[1] / per_head);
+      return PickOf(tensor, PickHeads(order_, {num_heads, per_head, first}, turns));
+    };
+    BATON_ASSIGN_OR_RETURN(
+        out.qkv, PlaceMatrix({pick(tensors.q, 2 * dim, 0, /*turns=*/true),
+                              pick(tensors.k, dim, 0, /*turns=*/true), WholeOf(tensors.v)}));
+    BATON_ASSIGN_OR_RETURN(out.output_gate,
+                           PlaceMatrix({pick(tensors.q, 2 * dim, dim, /*turns=*/false)}));
+    BATON_ASSIGN_OR_RETURN(DeviceMatrix q_norm,
+                           Place({PickOf(tensors.q_norm, PickNorm(order_))}, {}));
+    BATON_ASSIGN_OR_RETURN(DeviceMatrix k_norm,
+                           Place({PickOf(tensors.k_norm, PickNorm(order_))}, {}));
+    out.q_norm = std::move(q_norm.data);
+    out.k_norm = std::move(k_norm.data);
+    BATON_ASSIGN_OR_RETURN(out.attn_output, PlaceMatrix({WholeOf(tensors.attn_output)}));
+    return absl::OkStatus();
+  }
+
+  // The model has one rank (CheckRankCount).
+  absl::Status PlaceDeltaNet(const LayerTensors& tensors, DeviceLayer& out) {
+    BATON_ASSIGN_OR_RETURN(out.qkv, PlaceMatrix({WholeOf(tensors.delta_qkv)}));
+    BATON_ASSIGN_OR_RETURN(out.output_gate, PlaceMatrix({WholeOf(tensors.delta_z)}));
+    BATON_ASSIGN_OR_RETURN(
+        out.delta_gates, PlaceMatrix({WholeOf(tensors.delta_beta), WholeOf(tensors.delta_decay)}));
+    BATON_ASSIGN_OR_RETURN(out.conv_taps, PlaceFloats(tensors.delta_taps));
+    BATON_ASSIGN_OR_RETURN(out.delta_rates, PlaceFloats(tensors.delta_rates));
+    BATON_ASSIGN_OR_RETURN(out.dt_bias, PlaceFloats(tensors.dt_bias));
+    BATON_ASSIGN_OR_RETURN(out.delta_norm, PlaceFloats(tensors.delta_norm));
+    BATON_ASSIGN_OR_RETURN(out.attn_output, PlaceMatrix({WholeOf(tensors.delta_out)}));
+    return absl::OkStatus();
+  }
+
   absl::Status PlaceAttention(const LayerTensors& tensors, DeviceLayer& out) {
     BATON_ASSIGN_OR_RETURN(out.qkv,
                            PlaceMatrix({CutOf(tensors.q, shares_.q), CutOf(tensors.k, shares_.kv),
@@ -149,6 +193,7 @@ class WeightPlacer {
   }
 
   const DeviceWeightsPart& part_;
+  const HeadOrder& order_;
   const LayerShares shares_;
   WeightParts& parts_;
   size_t needed_bytes_ = 0;
@@ -162,8 +207,8 @@ void ForEachMatrix(const DeviceWeights& weights, const Visit& visit) {
   visit(weights.token_embd);
   visit(weights.output);
   for (const DeviceLayer& layer : weights.layers) {
-    for (const DeviceMatrix* matrix :
-         {&layer.qkv, &layer.attn_output, &layer.gate_up, &layer.down, &layer.router}) {
+    for (const DeviceMatrix* matrix : {&layer.qkv, &layer.attn_output, &layer.gate_up, &layer.down,
+                                       &layer.router, &layer.output_gate, &layer.delta_gates}) {
       visit(*matrix);
     }
   }
@@ -175,7 +220,7 @@ absl::StatusOr<DeviceWeights> DeviceWeights::Allocate(const TensorPlan& plan,
                                                       const DeviceWeightsPart& part,
                                                       WeightParts& parts) {
   part.device->MakeCurrent();
-  WeightPlacer placer(part, parts);
+  WeightPlacer placer(part, plan.head_order, parts);
   DeviceWeights out;
   BATON_ASSIGN_OR_RETURN(out.token_embd, placer.PlaceMatrix({WholeOf(plan.token_embd)}));
   const IndexRange logits = LogitsOfRank(*part.config, part.rank);
@@ -199,7 +244,8 @@ size_t DeviceWeights::bytes() const {
   for (const DeviceLayer& layer : layers) {
     for (const DeviceBuffer* buffer :
          {&layer.attn_norm, &layer.ffn_norm, &layer.qkv_bias, &layer.q_norm, &layer.k_norm,
-          &layer.post_attn_norm, &layer.post_ffn_norm, &layer.conv_taps, &layer.choice_bias}) {
+          &layer.post_attn_norm, &layer.post_ffn_norm, &layer.conv_taps, &layer.choice_bias,
+          &layer.delta_rates, &layer.dt_bias, &layer.delta_norm}) {
       total += buffer->size_bytes();
     }
   }

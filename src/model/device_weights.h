@@ -31,9 +31,10 @@ struct DeviceMatrix {
 // The weights of one transformer layer; vectors are bf16 too, but for biases.
 struct DeviceLayer {
   device::DeviceBuffer attn_norm;  // [hidden]
-  DeviceMatrix qkv;                // [projected_size][hidden]; of a convolution b, c, x
-  DeviceMatrix attn_output;        // [hidden][mixed_size]
-  device::DeviceBuffer ffn_norm;   // [hidden]
+  // [FirstProductSize][hidden]: q, k, v; of a convolution b, c, x
+  DeviceMatrix qkv;
+  DeviceMatrix attn_output;       // [hidden][mixed_size]
+  device::DeviceBuffer ffn_norm;  // [hidden]
   DeviceMatrix gate_up;  // [2 ffn][hidden]: gate, then up; of experts [experts][2 ffn][hidden]
   DeviceMatrix down;     // [hidden][ffn]; of experts [experts][hidden][ffn]
   // Empty unless the architecture has them.
@@ -42,7 +43,15 @@ struct DeviceLayer {
   device::DeviceBuffer k_norm;       // [head_dim]
   DeviceMatrix router;               // [experts][hidden]
   device::DeviceBuffer choice_bias;  // [experts] fp32: of a router whose scores choose
-  device::DeviceBuffer conv_taps;    // [hidden][taps] fp32, the token's own last
+  // [hidden][taps] fp32, the token's own last; of a net [channels][taps]
+  device::DeviceBuffer conv_taps;
+  // The gates of what attention gives, [q_size][hidden]; of what a net gives, [value_size][hidden].
+  DeviceMatrix output_gate;
+  // A gated delta net's own (kernels/cuda/delta_params.h).
+  DeviceMatrix delta_gates;          // [2][v heads][hidden]: beta, decay
+  device::DeviceBuffer delta_rates;  // [v heads] fp32
+  device::DeviceBuffer dt_bias;      // [v heads] fp32
+  device::DeviceBuffer delta_norm;   // [v_dim] fp32
   // Norms of what attention and the feed-forward layer add to the residual.
   device::DeviceBuffer post_attn_norm;  // [hidden]
   device::DeviceBuffer post_ffn_norm;   // [hidden]

@@ -9,6 +9,7 @@
 #include "kernels/cuda/gemm_params.h"
 #include "kernels/cuda/gemm_segments.h"
 #include "kernels/simt/types.h"
+#include "src/model/device_shape.h"
 
 namespace baton::model {
 
@@ -61,11 +62,15 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
   const size_t gated_size =
       std::max<size_t>(experts_of_row * config.ffn_size, config.dense_ffn_size);
   const auto bf16 = [rows](size_t width) { return rows * width * kBf16Bytes; };
-  const auto widest = [&config](uint32_t (ModelConfig::*size_of)(uint32_t) const) {
+  const auto widest = [&config](uint32_t (*size_of)(const ModelConfig&, uint32_t)) {
     uint32_t size = 0;
-    for (uint32_t i = 0; i < config.num_layers; ++i) size = std::max(size, (config.*size_of)(i));
+    for (uint32_t i = 0; i < config.num_layers; ++i) size = std::max(size, size_of(config, i));
     return size;
   };
+  const auto mixed_size = [](const ModelConfig& of, uint32_t layer) {
+    return of.mixed_size(layer);
+  };
+  const size_t net_rows = config.num_delta_layers() > 0 ? rows : 0;
   const size_t rope_bytes = size_t{size_.batch.max_context} * config.head_dim * sizeof(float);
   const size_t second = config.has_second_rope() ? 1 : 0;
   const size_t first = size_.rank.index == 0 ? 1 : 0;
@@ -77,9 +82,12 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       {&normed, bf16(config.hidden_size), "normed"},
       {&squares, cuda::kMaxNormedRows * config.hidden_size / 8 * sizeof(float), "squares"},
       {&zeros_, bf16(config.hidden_size), "zeros"},
-      {&qkv, bf16(widest(&ModelConfig::projected_size)), "qkv"},
+      {&qkv, bf16(widest(FirstProductSize)), "qkv"},
       {&q, bf16(config.q_size()), "q"},
-      {&attended, bf16(widest(&ModelConfig::mixed_size)), "attended"},
+      {&attended, bf16(widest(mixed_size)), "attended"},
+      {&output_gate, bf16(widest(OutputGateSize)), "gates of outputs"},
+      {&delta_gates, net_rows * 2 * config.delta.num_v_heads * sizeof(float), "gates of nets"},
+      {&delta_inputs, net_rows * config.delta.num_channels() * sizeof(float), "inputs of nets"},
       {&gate_up, bf16(2 * gated_size), "gate_up"},
       {&gated, bf16(gated_size), "gated"},
       {&logits, first * logit_rows * config.vocab_size * sizeof(float), "logits"},

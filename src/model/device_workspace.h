@@ -47,7 +47,7 @@ class DeviceWorkspace {
   device::DeviceBuffer added;     // [max_rows][hidden]: what the next norm adds to the residual
   device::DeviceBuffer normed;    // [max_rows][hidden]
   device::DeviceBuffer squares;   // [kMaxNormedRows][hidden / 8] fp32: of the residual
-  device::DeviceBuffer qkv;       // [max_rows][projected_size], of the widest layer
+  device::DeviceBuffer qkv;       // [max_rows][FirstProductSize], of the widest layer
   device::DeviceBuffer q;         // [max_rows][q_size]: rotated
   device::DeviceBuffer attended;  // [max_rows][mixed_size], of the widest layer
   device::DeviceBuffer gate_up;   // [max_rows][2 ffn]; of experts [max_rows top_k][2 ffn]
@@ -61,6 +61,10 @@ class DeviceWorkspace {
       partial_sums[2];  // [max_rows][hidden] fp32, in turn: of attention, feed-forward
   device::DeviceBuffer logit_columns;  // [max_logit_rows][columns of the rank] fp32
   device::DeviceBuffer flags;          // ExchangeFlags
+  // Gates of what attention or a net gives, and what a net needs; empty for other models.
+  device::DeviceBuffer output_gate;   // [max_rows][OutputGateSize], of the widest layer
+  device::DeviceBuffer delta_gates;   // [max_rows][2][v heads] fp32
+  device::DeviceBuffer delta_inputs;  // [max_rows][channels] fp32
   // Partial sums and counters of products whose segments are spread, and partial results of
   // attention whose splits are spread.
   device::DeviceBuffer gemm_partials;

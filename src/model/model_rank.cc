@@ -81,6 +81,10 @@ absl::Status CheckRankCount(const ModelConfig& config, uint32_t count) {
     return Unimplemented("architecture {}: its convolutions are not divided among {} ranks",
                          config.architecture, count);
   }
+  if (count > 1 && config.num_delta_layers() > 0) {
+    return Unimplemented("architecture {}: its fixed states are not divided among {} ranks",
+                         config.architecture, count);
+  }
   const std::pair<std::string_view, uint32_t> sizes[] = {{"heads", config.num_heads},
                                                          {"KV heads", config.num_kv_heads},
                                                          {"ffn size", config.ffn_size}};
@@ -117,6 +121,11 @@ TensorCut CutColumnsOf(const GgufTensor* tensor, const IndexRange& columns) {
   return {tensor, {0, tensor->dims[1]}, columns};
 }
 
+TensorCut PickOf(const GgufTensor* tensor, std::vector<uint32_t> picked) {
+  const uint64_t num_rows = tensor->num_dims == 1 ? 1 : picked.size();
+  return {tensor, {0, num_rows}, {0, tensor->dims[0]}, std::move(picked)};
+}
+
 bool CutsBlocks(const TensorCut& cut) {
   return WholeBlocks(*cut.tensor, cut.columns) != cut.columns;
 }
@@ -138,6 +147,30 @@ TensorSlice RowsOfTensor(const GgufTensor& tensor, const IndexRange& rows,
   out.fp8 = std::make_unique<TensorSlice::Fp8Part>();
   SetScales(scales.values.subspan(rows.first * row_scales, rows.count * row_scales), scales.group,
             out);
+  return out;
+}
+
+TensorSlice PickRows(const GgufTensor& tensor, std::span<const uint32_t> picked) {
+  const bool is_vector = tensor.dims[1] == 1;
+  const size_t unit_bytes = tensor.data.size() / tensor.dims[is_vector ? 0 : 1];
+  TensorSlice out = {tensor, std::make_unique<std::vector<std::byte>>(), nullptr};
+  out.storage->resize(picked.size() * unit_bytes);
+  std::byte* to = out.storage->data();
+  for (const uint32_t from : picked) {
+    std::memcpy(to, tensor.data.data() + from * unit_bytes, unit_bytes);
+    to += unit_bytes;
+  }
+  if (!is_vector) out.tensor.dims[1] = picked.size();
+  out.tensor.data = *out.storage;
+  if (tensor.fp8() == nullptr) return out;
+  const Fp8Scales& scales = *tensor.fp8();
+  const uint64_t row_scales = (tensor.dims[0] - 1) / scales.group + 1;
+  out.fp8 = std::make_unique<TensorSlice::Fp8Part>();
+  for (const uint32_t from : picked) {
+    const auto of_row = scales.values.subspan(from * row_scales, row_scales);
+    out.fp8->values.insert(out.fp8->values.end(), of_row.begin(), of_row.end());
+  }
+  SetScales(out.fp8->values, scales.group, out);
   return out;
 }
 

@@ -53,10 +53,14 @@ struct TensorCut {
   const GgufTensor* tensor = nullptr;
   IndexRange rows;
   IndexRange columns;
+  // The rows of its one matrix, or the elements of a vector, in the order in which they are wanted;
+  // empty: as they lie. `rows` then counts from 0.
+  std::vector<uint32_t> picked = {};
 };
 TensorCut WholeOf(const GgufTensor* tensor);
 TensorCut CutOf(const GgufTensor* tensor, const IndexRange& rows);            // all columns
 TensorCut CutColumnsOf(const GgufTensor* tensor, const IndexRange& columns);  // all rows
+TensorCut PickOf(const GgufTensor* tensor, std::vector<uint32_t> picked);
 // Whether the columns begin or end within a block of the tensor's type (of fp8, a group of one
 // scale).
 bool CutsBlocks(const TensorCut& cut);
@@ -87,6 +91,9 @@ struct TensorSlice {
 // bytes of these rows, wherever they lie.
 TensorSlice RowsOfTensor(const GgufTensor& tensor, const IndexRange& rows,
                          std::span<const std::byte> bytes);
+
+// The picked rows, or elements of a vector, of a whole tensor.
+TensorSlice PickRows(const GgufTensor& tensor, std::span<const uint32_t> picked);
 
 // `rows` and `columns` of every matrix of the tensor. It has the tensor's type unless the columns
 // cut blocks, else bf16 (EncodeMatrix, with its errors). Whole rows of one matrix are not copied.

@@ -100,19 +100,11 @@ absl::StatusOr<MatrixGroup> PackQkv(const LayerTensors& tensors, const HeadOrder
   return packing.Group(qkv);
 }
 
-// Rows of the heads of `tensor`, `per_head` of each: `head_dim` from `first` on, in the order of
-// TargetOf or as they lie.
-TensorPart HeadRows(const GgufTensor* tensor, const HeadOrder& order, uint32_t per_head,
-                    uint32_t first, bool turns) {
+// Rows of the heads of `tensor`, `per_head` of each: `head_dim` from `first` on, as PickHeads.
+TensorPart PartOfHeads(const GgufTensor* tensor, const HeadOrder& order, uint32_t per_head,
+                       uint32_t first, bool turns) {
   TensorPart part = WholePart(tensor);
-  const uint32_t num_heads = part.num_rows / per_head;
-  part.picked.resize(size_t{num_heads} * order.head_dim);
-  for (uint32_t head = 0; head < num_heads; ++head) {
-    for (uint32_t i = 0; i < order.head_dim; ++i) {
-      const size_t target = turns ? TargetOf(order, i) : i;
-      part.picked[size_t{head} * order.head_dim + target] = head * per_head + first + i;
-    }
-  }
+  part.picked = PickHeads(order, {part.num_rows / per_head, per_head, first}, turns);
   return part;
 }
 
@@ -126,10 +118,10 @@ std::vector<float> ReorderNorm(const HeadOrder& order, const std::vector<float>&
 absl::Status LoadGatedAttention(const LayerTensors& tensors, const HeadOrder& order,
                                 WeightPacking& packing, LayerWeights& out) {
   const uint32_t dim = order.head_dim;
-  const TensorPart parts[] = {HeadRows(tensors.q, order, 2 * dim, 0, /*turns=*/true),
-                              HeadRows(tensors.k, order, dim, 0, /*turns=*/true),
+  const TensorPart parts[] = {PartOfHeads(tensors.q, order, 2 * dim, 0, /*turns=*/true),
+                              PartOfHeads(tensors.k, order, dim, 0, /*turns=*/true),
                               WholePart(tensors.v),
-                              HeadRows(tensors.q, order, 2 * dim, dim, /*turns=*/false)};
+                              PartOfHeads(tensors.q, order, 2 * dim, dim, /*turns=*/false)};
   BATON_ASSIGN_OR_RETURN(out.qkv, packing.Group(parts));
   out.q_norm = ReorderNorm(order, out.q_norm);
   out.k_norm = ReorderNorm(order, out.k_norm);

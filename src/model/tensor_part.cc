@@ -58,6 +58,21 @@ size_t TargetOf(const HeadOrder& order, size_t i) {
   return rest < in_lower ? turning + rest : half + turning + (rest - in_lower);
 }
 
+std::vector<uint32_t> PickHeads(const HeadOrder& order, const HeadRows& rows, bool turns) {
+  std::vector<uint32_t> picked(size_t{rows.num_heads} * order.head_dim);
+  for (uint32_t head = 0; head < rows.num_heads; ++head) {
+    for (uint32_t i = 0; i < order.head_dim; ++i) {
+      const size_t target = turns ? TargetOf(order, i) : i;
+      picked[size_t{head} * order.head_dim + target] = head * rows.per_head + rows.first + i;
+    }
+  }
+  return picked;
+}
+
+std::vector<uint32_t> PickNorm(const HeadOrder& order) {
+  return PickHeads(order, {.num_heads = 1, .per_head = order.head_dim}, /*turns=*/true);
+}
+
 absl::Status CheckPart(const TensorPart& part, ThreadPool& pool) {
   return CheckRows(*part.tensor, BytesOf(part), part.first_row, NumRowsOf(*part.tensor), pool);
 }

@@ -38,6 +38,17 @@ uint64_t NumRowsOf(const GgufTensor& tensor);
 // those that do not turn fill up both halves. Row sums of q * k have the same terms.
 size_t TargetOf(const HeadOrder& order, size_t i);
 
+// Rows of a matrix that has `per_head` of each head.
+struct HeadRows {
+  uint32_t num_heads = 0;
+  uint32_t per_head = 0;
+  uint32_t first = 0;  // of a head; head_dim from there on
+};
+// Picks these rows, in the order of TargetOf if they turn, else as they lie.
+std::vector<uint32_t> PickHeads(const HeadOrder& order, const HeadRows& rows, bool turns);
+// As PickHeads, of the elements of a norm of q or k.
+std::vector<uint32_t> PickNorm(const HeadOrder& order);
+
 // CheckRows of weight_checks.h for a part.
 absl::Status CheckPart(const TensorPart& part, device::ThreadPool& pool);
 // The type in which the rows of a tensor are packed.

@@ -56,7 +56,7 @@ class Uploader {
     WeightsHash hash(config);
     for (const GgufTensor* tensor : tensors) {
       hash.Begin(*tensor);
-      const uint64_t step = RowsAtOnce(RowBytes(*tensor), options_.read_bytes);
+      const uint64_t step = RowsReadAtOnce(*tensor);
       for (uint64_t row = 0; row < NumRows(*tensor); row += step) {
         BATON_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, reader.Next());
         hash.Update(bytes);
@@ -81,12 +81,21 @@ class Uploader {
   }
 
  private:
+  // All of a tensor whose rows some part takes in another order.
+  uint64_t RowsReadAtOnce(const GgufTensor& tensor) const {
+    const std::span<const WeightPart> parts = parts_.Of(tensor);
+    const bool is_picked = std::any_of(parts.begin(), parts.end(), [](const WeightPart& part) {
+      return !part.cut.picked.empty();
+    });
+    return is_picked ? NumRows(tensor) : RowsAtOnce(RowBytes(tensor), options_.read_bytes);
+  }
+
   // Room for the largest piece of any part, within the limit.
   size_t PieceBytes(const std::vector<const GgufTensor*>& tensors) const {
     size_t wanted = 1;
     size_t needed = 1;
     for (const GgufTensor* tensor : tensors) {
-      const uint64_t at_once = RowsAtOnce(RowBytes(*tensor), options_.read_bytes);
+      const uint64_t at_once = RowsReadAtOnce(*tensor);
       for (const WeightPart& part : parts_.Of(*tensor)) {
         const auto bytes_of = [&part](uint64_t rows) {
           return part.form.Bytes(std::min(rows, part.cut.rows.count), part.cut.columns.count);
@@ -102,7 +111,7 @@ class Uploader {
       const std::vector<const GgufTensor*>& tensors) const {
     std::vector<std::span<const std::byte>> out;
     for (const GgufTensor* tensor : tensors) {
-      const size_t step = RowsAtOnce(RowBytes(*tensor), options_.read_bytes) * RowBytes(*tensor);
+      const size_t step = RowsReadAtOnce(*tensor) * RowBytes(*tensor);
       for (size_t at = 0; at < tensor->data.size(); at += step) {
         out.push_back(tensor->data.subspan(at, std::min(step, tensor->data.size() - at)));
       }
@@ -117,9 +126,32 @@ class Uploader {
     BATON_RETURN_IF_ERROR(
         CheckElementsOf(piece.tensor, rows.first, NumRows(tensor), *options_.pool));
     for (const WeightPart& part : parts_.Of(tensor)) {
-      BATON_RETURN_IF_ERROR(PutPart(part, piece.tensor, rows));
+      BATON_RETURN_IF_ERROR(part.cut.picked.empty() ? PutPart(part, piece.tensor, rows)
+                                                    : PutPicked(part, piece.tensor));
     }
     return OkStatus();
+  }
+
+  // Puts the picked rows of a whole tensor.
+  absl::Status PutPicked(const WeightPart& part, const GgufTensor& whole) {
+    const TensorSlice picked = PickRows(whole, part.cut.picked);
+    const uint64_t num_rows = part.cut.rows.count;
+    const uint64_t k = part.cut.columns.count;
+    const uint64_t step = StepOf(part);
+    for (uint64_t row = 0; row < num_rows; row += step) {
+      const IndexRange some = {row, std::min(step, num_rows - row)};
+      const absl::Status status = PutRows(part, picked.tensor, some, part.form.Offset(row, k));
+      if (status.ok()) continue;
+      return WithPrefix(status, fmt::format("tensor {}, in the order of its heads' pairs",
+                                            part.cut.tensor->NameText()));
+    }
+    return OkStatus();
+  }
+
+  // Rows of a part that go to the devices at once.
+  uint64_t StepOf(const WeightPart& part) const {
+    const size_t tile_bytes = part.form.Bytes(cuda::kPackedRows, part.cut.columns.count);
+    return RowsAtOnce(tile_bytes / cuda::kPackedRows, uploads_[0].piece_bytes());
   }
 
   // Puts the rows of each matrix that lie in the piece, which begins at row `rows.first` of all
@@ -133,8 +165,7 @@ class Uploader {
       const uint64_t end = std::min(piece_end, cut_begin + part.cut.rows.count);
       const size_t place = matrix * part.stride;
       const uint64_t k = part.cut.columns.count;
-      const uint64_t step = RowsAtOnce(part.form.Bytes(cuda::kPackedRows, k) / cuda::kPackedRows,
-                                       uploads_[0].piece_bytes());
+      const uint64_t step = StepOf(part);
       for (uint64_t row = begin; row < end; row += step) {
         const IndexRange some = {row - rows.first, std::min(step, end - row)};
         const absl::Status status =

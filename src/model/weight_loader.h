@@ -3,7 +3,8 @@
 // once. The file is read ahead (TensorReader), the pool's threads encode or pack what was read, and
 // devices copy what is done (WeightUpload). Private to src/model.
 //
-// Memory: the reader's ring and two pinned buffers a device; no tensor is held whole.
+// Memory: the reader's ring and two pinned buffers a device. No tensor is held whole, but one whose
+// rows a part takes in another order (TensorCut::picked): it is read as one piece, and copied.
 #ifndef BATON_MODEL_WEIGHT_LOADER_H_
 #define BATON_MODEL_WEIGHT_LOADER_H_
 

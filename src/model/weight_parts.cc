@@ -12,8 +12,8 @@ namespace cuda = kernels::cuda;
 namespace {
 
 bool AreAlike(const WeightPart& a, const WeightPart& b) {
-  return a.cut.rows == b.cut.rows && a.cut.columns == b.cut.columns && a.form == b.form &&
-         a.stride == b.stride;
+  return a.cut.rows == b.cut.rows && a.cut.columns == b.cut.columns &&
+         a.cut.picked == b.cut.picked && a.form == b.form && a.stride == b.stride;
 }
 
 }  // namespace

@@ -262,6 +262,16 @@ def write_delta_nets(folder):
                     dim=32, k_heads=2, v_heads=2, k_dim=32, v_dim=16, taps=3, rope_dims=32,
                     tied=False, ffn=32, experts=5, used=2, shared=64, joined=True), 0),
     ]
+    # Heads of the size that the CUDA kernels take. A net is the last layer, its state is behind
+    # another's in one slice, and two heads of v share one of k; attention is the last layer.
+    models += [
+        (DeltaModel("head64_qwen35", Q.BF16, layers=3, interval=2, hidden=64, heads=2, kv_heads=1,
+                    dim=64, k_heads=1, v_heads=2, k_dim=64, v_dim=32, taps=4, rope_dims=16,
+                    rope_base=1e7, ffn=32, mtp=1), 0),
+        (DeltaModel("head64_qwen35_q4_0", Q.Q4_0, layers=4, interval=2, hidden=64, heads=2,
+                    kv_heads=1, dim=64, k_heads=1, v_heads=1, k_dim=128, v_dim=64, taps=3,
+                    rope_dims=32, ffn=32, tied=False), 0),
+    ]
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"
         model.write_gguf(path)

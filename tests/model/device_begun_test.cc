@@ -148,6 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, BegunStepTest,
                                            Case{"head64_gemma3", KvDtype::kBf16, true},
                                            Case{"head64_qwen3moe", KvDtype::kBf16, true},
                                            Case{"head64_lfm2", KvDtype::kBf16, true},
+                                           Case{"head64_qwen35", KvDtype::kBf16, true},
                                            Case{"ranks8_llama", KvDtype::kBf16, true, 2}),
                          NameOf);
 

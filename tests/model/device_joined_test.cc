@@ -119,7 +119,8 @@ class JoinedStepTest : public ::testing::TestWithParam<std::pair<const char*, Kv
     StepKernels kernels = StepKernels::kApart;
     if (num_rows <= cuda::kMaxJoinedRows) kernels = StepKernels::kJoined;
     const ArchitectureTraits& traits = *config().traits;
-    const bool takes_norms = !traits.experts && !traits.post_norms && !traits.short_convs;
+    const bool takes_norms =
+        !traits.experts && !traits.post_norms && !traits.short_convs && !traits.delta_nets;
     if (num_rows <= cuda::kMaxNormedRows && takes_norms) kernels = StepKernels::kWithNorms;
     return DeviceModel::KernelsAStep(config(), StepKernels::kApart) -
            DeviceModel::KernelsAStep(config(), kernels);
@@ -174,6 +175,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, JoinedStepTest,
                                            std::pair("head128_qwen3", KvDtype::kFp8),
                                            std::pair("head64_qwen3moe", KvDtype::kBf16),
                                            std::pair("head64_lfm2", KvDtype::kBf16),
+                                           std::pair("head64_qwen35", KvDtype::kBf16),
                                            std::pair("head64_lfm2moe", KvDtype::kBf16)),
                          [](const auto& info) {
                            return std::string(info.param.first) + "_" +

@@ -82,17 +82,19 @@ TEST_P(DeviceModelLaunchTest, AStepIsTheStatedNumberOfKernels) {
   };
   const uint32_t kernels = DeviceModel::KernelsAStep(config, StepKernels::kApart);
   const uint32_t joined = DeviceModel::KernelsAStep(
-      config, config.traits->experts || config.traits->short_convs ? StepKernels::kJoined
-                                                                   : StepKernels::kWithNorms);
-  EXPECT_EQ(launches({{0, 0, all}}), kernels) << "a prompt";
+      config, config.traits->experts || config.traits->short_convs || config.traits->delta_nets
+                  ? StepKernels::kJoined
+                  : StepKernels::kWithNorms);
+  const uint32_t clears = config.num_delta_layers() > 0 ? 1 : 0;  // a state begins as zeros
+  EXPECT_EQ(launches({{0, 0, all}}), kernels + clears) << "a prompt";
   EXPECT_EQ(launches({{0, 63, all.first(1)}}), joined) << "a decode row";
   EXPECT_EQ(launches({{0, 64, all.first(1)}, {1, 0, all}}),
-            kernels + config.num_attention_layers());
+            kernels + clears + config.num_attention_layers());
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceModelLaunchTest,
                          ::testing::Values("head64_llama", "head64_qwen3moe", "head64_lfm2_q4_0",
-                                           "head64_lfm2moe"),
+                                           "head64_lfm2moe", "head64_qwen35"),
                          [](const auto& info) { return std::string(info.param); });
 
 class DeviceModelTest : public ::testing::TestWithParam<const char*> {};
@@ -190,7 +192,8 @@ TEST_P(DeviceModelTest, ChoosesTokensAsTheSamplerDoes) {
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceModelTest,
                          ::testing::Values("head64_llama", "head64_qwen2", "head128_qwen3",
                                            "head64_gemma3", "head64_qwen3moe", "head64_lfm2",
-                                           "head64_lfm2_q4_0", "head64_lfm2moe"),
+                                           "head64_lfm2_q4_0", "head64_lfm2moe", "head64_qwen35",
+                                           "head64_qwen35_q4_0"),
                          [](const auto& info) { return std::string(info.param); });
 
 // About twice the worst that was found. K and V in fp8 have errors of 2^-4 of an element instead of
@@ -242,7 +245,7 @@ TEST_P(DeviceModelFp8Test, ARowsBitsDependOnItsSequenceAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceModelFp8Test,
                          ::testing::Values("head64_llama", "head128_qwen3", "head64_gemma3",
-                                           "head64_qwen3moe"),
+                                           "head64_qwen3moe", "head64_qwen35"),
                          [](const auto& info) { return std::string(info.param); });
 
 class DeviceModelWindowTest : public ::testing::TestWithParam<KvDtype> {};
@@ -342,16 +345,6 @@ TEST(DeviceModelLoadTest, LatentRowsAreForTheProcessor) {
   EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(on.fixture.status().message()),
               HasSubstr("architecture deepseek2: device simt has no kernel for its latent rows"));
-}
-
-TEST(DeviceModelLoadTest, DeltaNetsAreForTheProcessor) {
-  for (const char* name : {"qwen35", "qwen35moe"}) {
-    OnDevice on(Tiny(name));
-    EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(on.fixture.status().message()),
-                HasSubstr(std::string("architecture ") + name +
-                          ": device simt has no kernel for its gated delta nets"));
-  }
 }
 
 TEST(DeviceModelLoadTest, MambaIsForTheProcessor) {
@@ -454,7 +447,8 @@ TEST(DeviceModelLoadTest, IsAnotherArithmeticThanTheProcessors) {
 }
 
 TEST(DeviceModelShareTest, AnotherModelOverTheSameWeightsGivesTheSameBits) {
-  for (const char* name : {"head64_llama", "head64_gemma3", "head64_qwen3moe", "head64_lfm2"}) {
+  for (const char* name :
+       {"head64_llama", "head64_gemma3", "head64_qwen3moe", "head64_lfm2", "head64_qwen35"}) {
     OnDevice on(Tiny(name));
     ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
     const auto device = on.device.accelerator->Split();

@@ -16,6 +16,7 @@
 #include "kernels/simt/run_options.h"
 #include "src/model/encode_matrix.h"
 #include "src/model/model_rank.h"
+#include "src/model/tensor_plan.h"
 #include "tests/model/golden_compare.h"
 #include "tests/model/golden_file.h"
 #include "tests/model/on_device.h"
@@ -321,6 +322,47 @@ TEST(TensorSliceTest, OfFp8HasTheScalesOfItsCodes) {
       }
     }
   }
+}
+
+// Rows in any order, some left out, each with its scales; elements of a vector.
+TEST(TensorSliceTest, PickedRowsHaveTheirScales) {
+  ThreadPool pool(1);
+  constexpr uint32_t kRows = 6;
+  constexpr uint32_t kColumns = 160;
+  const std::vector<uint32_t> picked = {5, 0, 3};
+  for (const uint32_t group : {64u, kColumns}) {
+    const uint32_t groups = (kColumns - 1) / group + 1;
+    TestRandom random(3);
+    std::vector<std::byte> codes(size_t{kRows} * kColumns);
+    for (std::byte& code : codes) code = static_cast<std::byte>(random.Below(0x7F));
+    std::vector<float> values;
+    for (uint32_t i = 0; i < kRows * groups; ++i) {
+      values.push_back(static_cast<float>(1 + random.Below(1000)) / 512.0f);
+    }
+    const Fp8Scales scales = {values, group};
+    const GgufTensorType type = Fp8TensorType(scales);
+    const GgufTensor tensor = {.name = "fp8",
+                               .type = &type,
+                               .num_dims = 2,
+                               .dims = {kColumns, kRows, 1, 1},
+                               .data = codes};
+    const auto whole = *EncodeMatrix(tensor, GgmlType::kBf16, pool);
+    const TensorSlice slice = PickRows(tensor, picked);
+    EXPECT_EQ(slice.tensor.DimsText(), "[160, 3]");
+    const auto part = *EncodeMatrix(slice.tensor, GgmlType::kBf16, pool);
+    for (size_t i = 0; i < picked.size(); ++i) {
+      EXPECT_EQ(std::memcmp(part.data() + i * kColumns * 2,
+                            whole.data() + size_t{picked[i]} * kColumns * 2, kColumns * 2),
+                0)
+          << "group " << group << " row " << i;
+    }
+  }
+  const std::vector<float> vector = {1, 2, 3};
+  GgufTensor norm = {.name = "norm", .type = FindGgufTensorType(0), .num_dims = 1};
+  norm.dims = {3, 1, 1, 1};
+  norm.data = std::as_bytes(std::span(vector));
+  const std::vector<uint32_t> order = {2, 0, 1};
+  EXPECT_EQ(FloatsOf(PickRows(norm, order).tensor), (std::vector<float>{3, 1, 2}));
 }
 
 TEST(LogitsOfRankTest, CoverTheVocabularyInTilesWithoutOverlap) {

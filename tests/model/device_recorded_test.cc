@@ -89,7 +89,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RecordedStepTest,
                                            std::pair("head64_qwen3moe", KvDtype::kBf16),
                                            std::pair("head64_lfm2", KvDtype::kBf16),
                                            std::pair("head64_lfm2_q4_0", KvDtype::kBf16),
-                                           std::pair("head64_lfm2moe", KvDtype::kBf16)),
+                                           std::pair("head64_lfm2moe", KvDtype::kBf16),
+                                           std::pair("head64_qwen35", KvDtype::kBf16),
+                                           std::pair("head64_qwen35_q4_0", KvDtype::kBf16)),
                          [](const auto& info) {
                            return std::string(info.param.first) + "_" +
                                   std::string(KvDtypeName(info.param.second));

@@ -148,7 +148,7 @@ class ModelFixture {
   }
 
  private:
-  static constexpr uint32_t kMaxStates = 16;  // sequences with a state
+  static constexpr uint32_t kMaxStates = 32;  // sequences with a state
   // The arrays of a batch.
   struct Lowered {
     std::vector<TokenId> tokens;

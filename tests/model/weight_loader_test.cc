@@ -21,6 +21,7 @@
 #include "src/model/model_weights.h"
 #include "src/model/pack_tensor.h"
 #include "src/model/quantize.h"
+#include "src/model/tensor_part.h"
 #include "tests/device/fake_accelerator.h"
 #include "tests/model/damaged_model.h"
 #include "tests/model/fp8_folder.h"
@@ -119,19 +120,59 @@ class Loaded {
       SCOPED_TRACE(fmt::format("layer {}", i));
       const LayerTensors& t = plan_.layers[i];
       const DeviceLayer& layer = weights.layers[i];
-      Expect(layer.qkv, {CutOf(t.q, shares.q), CutOf(t.k, shares.kv), CutOf(t.v, shares.kv)});
-      Expect(layer.attn_output, {CutColumnsOf(t.attn_output, shares.q)});
+      if (t.delta_out != nullptr) {
+        ExpectNet(layer, t);
+      } else if (plan_.head_order.has_gates) {
+        ExpectGated(layer, t);
+      } else {
+        Expect(layer.qkv, {CutOf(t.q, shares.q), CutOf(t.k, shares.kv), CutOf(t.v, shares.kv)});
+        Expect(layer.attn_output, {CutColumnsOf(t.attn_output, shares.q)});
+        ExpectVector(layer.q_norm, t.q_norm);
+        ExpectVector(layer.k_norm, t.k_norm);
+      }
       Expect(layer.gate_up, {CutOf(t.gate, shares.ffn), CutOf(t.up, shares.ffn)});
       Expect(layer.down, {CutColumnsOf(t.down, shares.ffn)});
       if (t.router != nullptr) Expect(layer.router, {WholeOf(t.router)});
       ExpectVector(layer.attn_norm, t.attn_norm);
       ExpectVector(layer.ffn_norm, t.ffn_norm);
-      ExpectVector(layer.q_norm, t.q_norm);
-      ExpectVector(layer.k_norm, t.k_norm);
       ExpectVector(layer.post_attn_norm, t.post_attn_norm);
       ExpectVector(layer.post_ffn_norm, t.post_ffn_norm);
       ExpectBias(layer.qkv_bias, t, shares);
     }
+  }
+
+  void ExpectNet(const DeviceLayer& layer, const LayerTensors& t) {
+    Expect(layer.qkv, {WholeOf(t.delta_qkv)});
+    Expect(layer.output_gate, {WholeOf(t.delta_z)});
+    Expect(layer.delta_gates, {WholeOf(t.delta_beta), WholeOf(t.delta_decay)});
+    Expect(layer.attn_output, {WholeOf(t.delta_out)});
+    for (const auto& [got, tensor] :
+         {std::pair(&layer.conv_taps, t.delta_taps), std::pair(&layer.delta_rates, t.delta_rates),
+          std::pair(&layer.dt_bias, t.dt_bias), std::pair(&layer.delta_norm, t.delta_norm)}) {
+      ExpectBytes(*got, Bytes(tensor->data.begin(), tensor->data.end()), tensor->name);
+    }
+  }
+
+  // Row `i` of head `head` goes to row TargetOf(i) of it; a head of attn_q has as many rows of q as
+  // of gates.
+  void ExpectGated(const DeviceLayer& layer, const LayerTensors& t) {
+    const HeadOrder& order = plan_.head_order;
+    const uint32_t dim = order.head_dim;
+    std::vector<uint32_t> q(config_.q_size());
+    std::vector<uint32_t> gates(config_.q_size());
+    std::vector<uint32_t> k(config_.kv_size());
+    std::vector<uint32_t> norm(dim);
+    for (uint32_t i = 0; i < dim; ++i) norm[TargetOf(order, i)] = i;
+    for (uint32_t i = 0; i < q.size(); ++i) {
+      q[i] = i / dim * 2 * dim + norm[i % dim];
+      gates[i] = i / dim * 2 * dim + dim + i % dim;
+    }
+    for (uint32_t i = 0; i < k.size(); ++i) k[i] = i / dim * dim + norm[i % dim];
+    Expect(layer.qkv, {PickOf(t.q, q), PickOf(t.k, k), WholeOf(t.v)});
+    Expect(layer.output_gate, {PickOf(t.q, gates)});
+    Expect(layer.attn_output, {WholeOf(t.attn_output)});
+    ExpectBytes(layer.q_norm, InBf16(PickRows(*t.q_norm, norm).tensor, pool_), t.q_norm->name);
+    ExpectBytes(layer.k_norm, InBf16(PickRows(*t.k_norm, norm).tensor, pool_), t.k_norm->name);
   }
 
   // The cuts' matrices below one another; of several each the first, then each the second.
@@ -140,7 +181,9 @@ class Loaded {
     const uint64_t num_matrices = first.dims[2] * first.dims[3];
     std::vector<Bytes> wanted(num_matrices);
     for (const TensorCut& cut : cuts) {
-      const TensorSlice slice = *SliceTensor(*cut.tensor, cut.rows, cut.columns, pool_);
+      const TensorSlice slice = cut.picked.empty()
+                                    ? *SliceTensor(*cut.tensor, cut.rows, cut.columns, pool_)
+                                    : PickRows(*cut.tensor, cut.picked);
       const uint64_t rows = slice.tensor.num_elements() / slice.tensor.dims[0];
       Bytes bytes;
       if (got.is_packed()) {
@@ -226,7 +269,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"q5_k", 1}, Case{"q6_k", 1}, Case{"mxfp4", 1}, Case{"iq4_nl", 1},
                       Case{"iq4_xs", 1}, Case{"q3_k", 1}, Case{"q2_k", 1}, Case{"qwen2", 1},
                       Case{"gemma3", 1}, Case{"qwen3moe", 1}, Case{"qwen3moe_q8_0", 1},
-                      Case{"qwen3moe_mxfp4", 1}, Case{"split-00001-of-00003", 1},
+                      Case{"qwen3moe_mxfp4", 1}, Case{"split-00001-of-00003", 1}, Case{"qwen35", 1},
+                      Case{"qwen35_q8_0", 1}, Case{"head64_qwen35_q4_0", 1},
                       Case{"ranks2_gemma3", 2}, Case{"ranks2_qwen3moe", 2}, Case{"ranks8_llama", 2},
                       Case{"ranks8_llama", 8}),
     [](const auto& info) {

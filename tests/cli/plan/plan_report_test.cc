@@ -172,9 +172,10 @@ TEST(PlanReportTest, ModelsThatDevicesDoNotComputeAreRefusedByName) {
   const auto refusal = [](const std::string& name) {
     return std::string(MakePlan(GoldenModel(name), H200(), {1, 64, 33}, kLoose).status().message());
   };
-  EXPECT_THAT(refusal("tiny_qwen35.gguf"),
-              HasSubstr("architecture qwen35: device cuda has no kernel for its gated delta nets; "
-                        "use --device cpu"));
+  EXPECT_THAT(refusal("tiny_qwen35.gguf"), HasSubstr("heads of 16 x 32 of gated delta nets"));
+  EXPECT_THAT(refusal("tiny_qwen35moe.gguf"),
+              HasSubstr("architecture qwen35moe: device cuda has no kernel for its gated shared "
+                        "expert; use --device cpu"));
   EXPECT_THAT(refusal("tiny_deepseek2.gguf"), HasSubstr("no kernel for its latent rows"));
   EXPECT_THAT(refusal("tiny_gptoss.gguf"), HasSubstr("no attention sinks"));
   EXPECT_THAT(refusal("tiny_gemma4.gguf"), HasSubstr("no kernels for layers of different heads"));
@@ -190,6 +191,17 @@ TEST(PlanReportTest, ConvolutionsOnADeviceCrossAsTheyAreStored) {
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->best.input.kv_bytes_per_token, 3u * 128 * 2);
   EXPECT_EQ(report->best.input.memory.state_blocks, 0u);
+}
+
+// A state takes whole blocks, as it does on the processor.
+TEST(PlanReportTest, FixedStatesOnADeviceCrossInTheirBlocks) {
+  const auto report = MakePlan(GoldenModel("tiny_head64_qwen35.gguf"), H200(), {1, 64, 33}, kLoose);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->best.input.kv_bytes_per_token, 2u * 64 * 2);
+  // Two matrices of 64 x 32 and 3 inputs of 192 channels in each of two layers.
+  constexpr uint32_t kStateBytes = 2 * (2 * 64 * 32 + 3 * 192) * 4;
+  const uint32_t slice_bytes = report->best.input.memory.block_tokens * 2 * 64 * 2;
+  EXPECT_EQ(report->best.input.memory.state_blocks, (kStateBytes - 1) / slice_bytes + 1);
 }
 
 // K and V cross in whole blocks of 16 tokens, of layers with a window too.
