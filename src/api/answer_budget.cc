@@ -4,6 +4,7 @@
 
 #include "fmt/format.h"
 
+#include "src/api/json_fields.h"
 #include "src/api/prompt_fan_in.h"
 #include "src/api/token_log.h"
 #include "src/router/retry_estimate.h"
@@ -11,7 +12,6 @@
 namespace baton::api {
 
 using router::ErrorCode;
-using router::FieldError;
 using router::GenerateRequest;
 using router::PlainError;
 using router::RequestError;
@@ -73,13 +73,12 @@ bool AnswerRoom::AddToken(RequestError* error) {
   if (bytes_per_token_ == 0) return true;
   const size_t wanted_bytes = filled_bytes_ + bytes_per_token_;
   if (wanted_bytes > AnswerBudget::kMaxBytesOfOne) {
-    *error = FieldError(
-        ErrorCode::kConflict, max_tokens_field_,
+    return Fail(
+        error, ErrorCode::kConflict, max_tokens_field_,
         fmt::format("without it the log-probabilities of this answer came to take {:.0f} MiB, and "
                     "a whole answer has room for no more; stream it, or ask for fewer choices, "
                     "tokens or alternatives",
                     Mib(AnswerBudget::kMaxBytesOfOne)));
-    return false;
   }
   if (wanted_bytes > share_.num_bytes() && !share_.TryGrow(kStepBytes)) {
     *error = budget_->FullError();
@@ -126,12 +125,11 @@ bool ReserveEmbeddings(const BuiltRequest& built, AnswerBudget* budget, AnswerRo
   const AnswerPlan& plan = built.plan;
   const size_t num_bytes = plan.prompts.size() * size_t{plan.model->embedding_size} * sizeof(float);
   if (num_bytes > AnswerBudget::kMaxBytesOfOne) {
-    *error = FieldError(
-        ErrorCode::kConflict, built.request.fields.prompt,
+    return Fail(
+        error, ErrorCode::kConflict, built.request.fields.prompt,
         fmt::format("the vectors of {} inputs take {:.0f} MiB, and an answer has "
                     "room for {:.0f} MiB; send several requests",
                     plan.prompts.size(), Mib(num_bytes), Mib(AnswerBudget::kMaxBytesOfOne)));
-    return false;
   }
   AnswerBudget::Share share;
   if (!budget->TryTake(num_bytes, &share)) {
@@ -153,13 +151,12 @@ bool ReserveAnswer(const BuiltRequest& built, AnswerForm form, AnswerBudget* bud
   const GenerateRequest& request = built.request;
   const size_t prompt_bytes = PromptLogBytes(built, form);
   if (prompt_bytes > AnswerBudget::kMaxBytesOfOne) {
-    *error = FieldError(
-        ErrorCode::kConflict, request.fields.prompt_logprobs,
+    return Fail(
+        error, ErrorCode::kConflict, request.fields.prompt_logprobs,
         fmt::format(
             "the log-probabilities of the prompts take {:.0f} MiB, and an answer has room for "
             "{:.0f} MiB; ask for fewer prompts, choices or alternatives",
             Mib(prompt_bytes), Mib(AnswerBudget::kMaxBytesOfOne)));
-    return false;
   }
   const size_t bytes_per_token =
       built.plan.logprobs && !streams ? AnswerBytesPerToken(form, built.plan.top_logprobs) : 0;
@@ -175,8 +172,8 @@ bool ReserveAnswer(const BuiltRequest& built, AnswerForm form, AnswerBudget* bud
   const size_t worst_bytes =
       prompt_bytes + size_t{request.num_choices} * num_tokens * bytes_per_token;
   if (names_length && worst_bytes > AnswerBudget::kMaxBytesOfOne) {
-    *error = FieldError(
-        ErrorCode::kConflict,
+    return Fail(
+        error, ErrorCode::kConflict,
         built.num_computed() > 1 && built.others.empty() ? request.fields.choices
                                                          : request.fields.max_tokens,
         fmt::format("the log-probabilities of {} choices of up to {} tokens take {:.0f} MiB, and a "
@@ -184,7 +181,6 @@ bool ReserveAnswer(const BuiltRequest& built, AnswerForm form, AnswerBudget* bud
                     "tokens or alternatives",
                     built.num_computed(), most_tokens, Mib(worst_bytes),
                     Mib(AnswerBudget::kMaxBytesOfOne)));
-    return false;
   }
   const size_t first_bytes =
       names_length ? worst_bytes : std::min(worst_bytes, prompt_bytes + AnswerRoom::kStepBytes);

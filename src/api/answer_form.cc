@@ -44,7 +44,8 @@ constexpr std::pair<std::string_view, std::string_view> kFormMembers[] = {
     {"schema", "json_object"},
     {"json_schema", "json_schema"},
     {"structures", "structural_tag"},
-    {"triggers", "structural_tag"}};
+    {"triggers", "structural_tag"},
+    {"format", "structural_tag"}};
 
 // How one field of a form is read.
 struct FormRow {
@@ -128,9 +129,7 @@ std::optional<std::string> TextOf(GrammarKind kind, const JsonValue& value) {
       if (value.AsObject() == nullptr) return std::nullopt;
       break;
   }
-  std::string json;
-  AppendJson(value, &json);
-  return json;
+  return JsonOf(value);
 }
 
 // In the value, or in the JSON that its text is.
@@ -275,14 +274,10 @@ std::string_view ExpectedOfKind(GrammarKind kind) {
 }  // namespace
 
 std::string NameOfPlace(std::string_view place) {
-  std::string name;
-  for (const char c : place.substr(0, kMaxPathBytes)) {
-    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                          (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
-    if (c == '#' && name.empty()) continue;
-    name.push_back(c == '/' ? '.' : is_plain ? c : '?');
-  }
-  return name;
+  if (place.starts_with('#')) place.remove_prefix(1);
+  std::string name(place);
+  std::replace(name.begin(), name.end(), '/', '.');
+  return HeaderSafe(name, kMaxPathBytes);
 }
 
 bool StoreResponseFormat(const JsonValue& value, ApiParams* params, RequestError* error) {
@@ -363,7 +358,7 @@ bool CloseBlanks(ApiParams* params, RequestError* error) {
   }
   const bool is_schema = kind == GrammarKind::kSchemaLoose || kind == GrammarKind::kSchemaStrict;
   if (!is_schema && kind != GrammarKind::kJsonObject) return true;
-  JsonValue schema(JsonValue::Object{{"type", JsonValue(std::string("object"))}});
+  JsonValue schema(JsonValue::Object{{"type", JsonText("object")}});
   RequestError why;
   if (is_schema && !ParseJson(params->form->text, &schema, &why)) {
     return Fail(

@@ -1,7 +1,9 @@
 #include "src/api/error_details.h"
 
-#include <string_view>
+#include <string>
+#include <utility>
 
+#include "absl/strings/ascii.h"
 #include "google/protobuf/message.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -13,19 +15,6 @@ using router::GrpcCodeOf;
 using router::HttpStatusOf;
 using router::RequestError;
 
-namespace {
-
-// "invalid_value" -> "INVALID_VALUE", the form that google.rpc asks for.
-std::string ReasonOf(std::string_view name) {
-  std::string reason(name);
-  for (char& c : reason) {
-    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
-  }
-  return reason;
-}
-
-}  // namespace
-
 std::string ErrorDetails(const RequestError& error) {
   const std::string message = error.Message();
   if (message.size() > kMaxDetailedMessageBytes) return "";
@@ -36,7 +25,9 @@ std::string ErrorDetails(const RequestError& error) {
     google::rpc::BadRequest::FieldViolation* violation = bad.add_field_violations();
     violation->set_field(error.param);
     violation->set_description(message);
-    violation->set_reason(ReasonOf(ErrorNameOf(error.code)));
+    std::string reason(ErrorNameOf(error.code));
+    absl::AsciiStrToUpper(&reason);  // the form that google.rpc asks for
+    violation->set_reason(std::move(reason));
     status.add_details()->PackFrom(bad);
   }
   if (error.retry_after_s > 0) {

@@ -150,7 +150,7 @@ bool CheckIgnored(const std::vector<std::string>& ignored, const std::vector<siz
     const std::string place = at == std::string::npos ? "" : name.substr(at + kArguments.size());
     return Fail(error, ErrorCode::kInvalidValue,
                 fmt::format("tools[{}].function.parameters{}", callable[branch - 1], place),
-                "a keyword that can be enforced, since the function is strict");
+                kExpectedStrict);
   }
   return true;
 }

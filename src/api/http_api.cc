@@ -204,11 +204,11 @@ HttpApi::RouteForm HttpApi::FormOf(ApiRoute route) {
     case ApiRoute::kMessages:
       return {&kMessagesSurface, &HttpApi::Generate};
     case ApiRoute::kCountTokens:
-      return {&kMessagesSurface, &HttpApi::PostCountTokens};
+      return {&kMessagesSurface, &HttpApi::PostText<&AnswerCountTokens>};
     case ApiRoute::kResponses:
       return {&kResponsesSurface, &HttpApi::Generate};
     case ApiRoute::kInputTokens:
-      return {&kResponsesSurface, &HttpApi::PostInputTokens};
+      return {&kResponsesSurface, &HttpApi::PostText<&AnswerInputTokens>};
     case ApiRoute::kEmbeddings:
       return {&kEmbeddingsSurface, &HttpApi::Generate};
     case ApiRoute::kOllamaEmbed:
@@ -226,9 +226,9 @@ HttpApi::RouteForm HttpApi::FormOf(ApiRoute route) {
     case ApiRoute::kOllamaVersion:
       return {&kOllamaChatSurface, nullptr};
     case ApiRoute::kTokenize:
-      return {&kChatSurface, &HttpApi::PostTokenize};
+      return {&kChatSurface, &HttpApi::PostText<&AnswerTokenize>};
     case ApiRoute::kDetokenize:
-      return {&kChatSurface, &HttpApi::PostDetokenize};
+      return {&kChatSurface, &HttpApi::PostText<&AnswerDetokenize>};
     case ApiRoute::kApplyTemplate:
       return {&kChatSurface, &HttpApi::PostApplyTemplate};
     default:
@@ -603,33 +603,18 @@ std::shared_ptr<const ModelInfo> HttpApi::ModelOf(Exchange& exchange, const Json
   return nullptr;
 }
 
-void HttpApi::PostText(Exchange& exchange, const JsonValue& body, TextHandler handler) {
+template <HttpApi::TextHandler kHandler>
+void HttpApi::PostText(Exchange& exchange, const JsonValue& body) {
   const auto model = ModelOf(exchange, body);
   if (model == nullptr) return;
   const StoredItems items = stored_items_.Of(exchange.arrival.tenant);
   TextAnswer answer;
   RequestError error;
-  if (!handler({*model, body, exchange.arrival.wall_unix_ms, items}, &answer, &error)) {
+  if (!kHandler({*model, body, exchange.arrival.wall_unix_ms, items}, &answer, &error)) {
     return Refuse(exchange, error);
   }
   exchange.ignored = std::move(answer.ignored);
   Send(exchange, std::move(answer.json), kJsonType);
-}
-
-void HttpApi::PostTokenize(Exchange& exchange, const JsonValue& body) {
-  PostText(exchange, body, &AnswerTokenize);
-}
-
-void HttpApi::PostDetokenize(Exchange& exchange, const JsonValue& body) {
-  PostText(exchange, body, &AnswerDetokenize);
-}
-
-void HttpApi::PostCountTokens(Exchange& exchange, const JsonValue& body) {
-  PostText(exchange, body, &AnswerCountTokens);
-}
-
-void HttpApi::PostInputTokens(Exchange& exchange, const JsonValue& body) {
-  PostText(exchange, body, &AnswerInputTokens);
 }
 
 void HttpApi::PostApplyTemplate(Exchange& exchange, const JsonValue& body) {

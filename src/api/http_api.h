@@ -69,11 +69,8 @@ class HttpApi {
   void Generate(Exchange& exchange, const JsonValue& body);
   using TextHandler = bool (*)(const TextCall& call, TextAnswer* answer,
                                router::RequestError* error);
-  void PostText(Exchange& exchange, const JsonValue& body, TextHandler handler);
-  void PostTokenize(Exchange& exchange, const JsonValue& body);
-  void PostDetokenize(Exchange& exchange, const JsonValue& body);
-  void PostCountTokens(Exchange& exchange, const JsonValue& body);
-  void PostInputTokens(Exchange& exchange, const JsonValue& body);
+  template <TextHandler kHandler>
+  void PostText(Exchange& exchange, const JsonValue& body);
   void PostApplyTemplate(Exchange& exchange, const JsonValue& body);
   // Ollama's endpoints are in http_api_ollama.cc.
   void PostOllamaChat(Exchange& exchange, const JsonValue& body);

@@ -7,6 +7,7 @@
 #include "src/api/event_ids.h"
 #include "src/api/http_api.h"
 #include "src/api/http_sinks.h"
+#include "src/api/json_fields.h"
 #include "src/api/kept_streams.h"
 #include "src/api/key_check.h"
 
@@ -32,8 +33,7 @@ bool ReadSwitch(const HttpHeaders& headers, std::string_view field, bool* on, Re
   const std::string_view value = values.size() == 1 ? values.front() : "";
   *on = value == "1" || EqualsIgnoreCase(value, "true");
   if (*on || value == "0" || EqualsIgnoreCase(value, "false")) return true;
-  *error = FieldError(ErrorCode::kInvalidValue, field, "1 (or true) or 0 (or false), once");
-  return false;
+  return Fail(error, ErrorCode::kInvalidValue, field, "1 (or true) or 0 (or false), once");
 }
 
 // False: `error`. "" = the client has no event yet, whether it sends the field or not.
@@ -44,9 +44,8 @@ bool ReadLastEvent(const HttpHeaders& headers, std::string_view stream, std::str
   *id = values.size() == 1 ? values.front() : ".";
   if (id->empty()) return true;
   if (IsEventId(*id) && StreamOfEventId(*id) == stream) return true;
-  *error = FieldError(ErrorCode::kInvalidValue, kLastEventField,
-                      "STREAM.CHOICE.TOKEN_INDEX, the id of an event of the stream in the path");
-  return false;
+  return Fail(error, ErrorCode::kInvalidValue, kLastEventField,
+              "STREAM.CHOICE.TOKEN_INDEX, the id of an event of the stream in the path");
 }
 
 }  // namespace
@@ -61,9 +60,8 @@ bool HttpApi::MakeResumable(Exchange& exchange, bool streams, std::vector<std::s
     return true;
   }
   if (parts_.streams == nullptr || exchange.surface->stream_type != "text/event-stream") {
-    *error = FieldError(ErrorCode::kUnsupported, kResumableField,
-                        "absent or 0: only streams of server-sent events can be resumed");
-    return false;
+    return Fail(error, ErrorCode::kUnsupported, kResumableField,
+                "absent or 0: only streams of server-sent events can be resumed");
   }
   auto stream = parts_.streams->Make(exchange.arrival.tenant, std::move(exchange.responder));
   exchange.stream = stream->name();

@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 
+#include "src/api/json_fields.h"
 #include "src/api/json_writer.h"
 #include "src/base/limits.h"
 #include "src/base/random.h"
@@ -15,7 +16,6 @@ namespace baton::api {
 
 using limits::kMaxIdempotencyKeyBytes;
 using router::ErrorCode;
-using router::FieldError;
 using router::GenerateRequest;
 using router::IdempotencyKey;
 using router::RequestError;
@@ -94,19 +94,16 @@ bool SetIdempotencyKey(std::string_view field, const std::vector<std::string_vie
                        const RequestBody& body, BuiltRequest* built, RequestError* error) {
   if (values.empty()) return true;
   if (values.size() > 1 || !IsUsableKey(values.front())) {
-    *error = FieldError(
-        ErrorCode::kInvalidValue, field,
+    return Fail(
+        error, ErrorCode::kInvalidValue, field,
         fmt::format("1 to {} printable ASCII characters, given once", kMaxIdempotencyKeyBytes));
-    return false;
   }
   if (built->plan.logs_prompt()) {
-    *error = FieldError(ErrorCode::kConflict, field,
-                        "an answer with the log-probabilities of its prompt is not remembered");
-    return false;
+    return Fail(error, ErrorCode::kConflict, field,
+                "an answer with the log-probabilities of its prompt is not remembered");
   }
   if (built->plan.embeds) {
-    *error = FieldError(ErrorCode::kConflict, field, "an answer of vectors is not remembered");
-    return false;
+    return Fail(error, ErrorCode::kConflict, field, "an answer of vectors is not remembered");
   }
   // An echo alone computes nothing: there is no generation to be one.
   if (built->request.sampling.max_tokens == 0) return true;

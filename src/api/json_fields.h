@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "src/base/json_value.h"
 #include "src/router/request_error.h"
@@ -16,6 +17,12 @@ inline std::string JsonOf(const JsonValue& value) {
   std::string text;
   AppendJson(value, &text);
   return text;
+}
+
+// A function as chats have it: {"type":"function","function":{"name":TEXT, ..}}.
+inline JsonValue ChatFunction(JsonValue::Object function) {
+  return JsonValue(JsonValue::Object{{"type", JsonText("function")},
+                                     {"function", JsonValue(std::move(function))}});
 }
 
 // The member of that name; null where it is absent or null, or where `object` is none.

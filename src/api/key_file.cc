@@ -11,6 +11,7 @@
 
 #include "yaml-cpp/yaml.h"
 
+#include "src/base/ascii_text.h"
 #include "src/base/check.h"
 #include "src/base/hex.h"
 #include "src/base/quoted_text.h"
@@ -36,10 +37,7 @@ uint64_t* LimitOf(std::string_view name, TenantLimits* limits) {
 
 bool IsTenantName(std::string_view name) {
   return !name.empty() && name.size() <= kMaxTenantNameBytes &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '.' || c == '_' || c == '-';
-         });
+         std::all_of(name.begin(), name.end(), IsNameByte);
 }
 
 int LineOf(const YAML::Node& node) { return node.Mark().line + 1; }

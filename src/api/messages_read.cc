@@ -69,8 +69,7 @@ bool ReadTool(const JsonValue& tool, const std::string& at, JsonValue* function,
   NameUnknownMembers(tool, at,
                      {"type", "name", "description", "input_schema", "strict", "cache_control"},
                      ignored);
-  *function = JsonValue(JsonValue::Object{{"type", JsonValue(std::string("function"))},
-                                          {"function", JsonValue(std::move(members))}});
+  *function = ChatFunction(std::move(members));
   return true;
 }
 
@@ -126,10 +125,7 @@ bool ReadToolChoice(const JsonValue& value, const JsonValue* tools, ApiParams* p
   if (name == nullptr || name->AsString() == nullptr || !HasTool(tools, *name->AsString())) {
     return Fail(error, ErrorCode::kInvalidValue, "tool_choice.name", "the name of one of tools");
   }
-  const JsonValue function(JsonValue::Object{{"name", *name}});
-  return StoreToolChoice(JsonValue(JsonValue::Object{{"type", JsonValue(std::string("function"))},
-                                                     {"function", function}}),
-                         params, error);
+  return StoreToolChoice(ChatFunction({{"name", *name}}), params, error);
 }
 
 bool CheckBudget(const JsonValue& thinking, const ApiParams& params, RequestError* error) {
@@ -164,7 +160,7 @@ bool ReadThinking(const JsonValue& value, ApiParams* params, MessagesForm* form,
   if (*type == "enabled") {
     if (!CheckBudget(value, *params, error)) return false;
     // No worker counts thoughts while it samples.
-    if (ignored->size() < kMaxIgnoredNames) ignored->emplace_back("thinking.budget_tokens");
+    AddUnread({"thinking.budget_tokens"}, ignored);
   } else if (*type != "disabled") {
     return Fail(error, ErrorCode::kInvalidValue, "thinking.type", kExpectedThinking);
   }
@@ -216,7 +212,7 @@ bool ReadContextManagement(const JsonValue& value, std::vector<std::string>* ign
                 "absent, or clear_thinking with keep \"all\": nothing is taken out of a "
                 "conversation; send a shorter one");
   }
-  if (ignored->size() < kMaxIgnoredNames) ignored->emplace_back(kField);
+  AddUnread({std::string(kField)}, ignored);
   return true;
 }
 

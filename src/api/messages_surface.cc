@@ -4,6 +4,7 @@
 
 #include "fmt/chrono.h"
 
+#include "src/api/json_fields.h"
 #include "src/api/json_writer.h"
 #include "src/api/messages_json.h"
 #include "src/api/messages_read.h"
@@ -13,7 +14,6 @@
 namespace baton::api {
 
 using router::ErrorCode;
-using router::FieldError;
 using router::ModelInfo;
 using router::RequestError;
 using text::ChatPrompt;
@@ -25,9 +25,8 @@ bool Read(const SurfaceCall& call, SurfaceRequest* request, RequestError* error)
   ApiParams& params = request->params;
   if (!ReadMessages(call.body, &params, &form, &request->ignored, error)) return false;
   if (!params.max_tokens.has_value()) {
-    *error = FieldError(ErrorCode::kMissingField, "max_tokens",
-                        ExpectedOf(*FindParam(Endpoint::kMessages, "max_tokens")));
-    return false;
+    return Fail(error, ErrorCode::kMissingField, "max_tokens",
+                ExpectedOf(*FindParam(Endpoint::kMessages, "max_tokens")));
   }
   request->make_writer = [form](AnswerPlan plan) {
     return std::make_unique<MessagesWriter>(std::move(plan), form);

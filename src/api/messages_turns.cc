@@ -223,7 +223,7 @@ bool TurnReader::ReadBlock(const JsonValue& block, const std::string& at) {
   if (*type == "thinking") return ReadThoughts(block, at);
   if (*type == "redacted_thinking") {
     // Only the service that wrote it can read it.
-    if (ignored_->size() < kMaxIgnoredNames) ignored_->push_back(at);
+    AddUnread({at}, ignored_);
     return true;
   }
   return RefuseBlock(
@@ -273,9 +273,8 @@ bool TurnReader::ReadToolUse(const JsonValue& block, const std::string& at) {
   }
   calls_.push_back({*name, at});
   const JsonValue::Object function = {{"name", JsonValue(*name)}, {"arguments", *input}};
-  run_.calls.emplace_back(JsonValue::Object{{"id", JsonValue(*id)},
-                                            {"type", JsonValue(std::string("function"))},
-                                            {"function", JsonValue(function)}});
+  run_.calls.emplace_back(JsonValue::Object{
+      {"id", JsonValue(*id)}, {"type", JsonText("function")}, {"function", JsonValue(function)}});
   return true;
 }
 

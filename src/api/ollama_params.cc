@@ -10,6 +10,8 @@
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
 #include "src/api/unsupported_params.h"
+#include "src/base/limits.h"
+#include "src/base/numbered_text.h"
 #include "src/text/chat_template.h"
 #include "src/text/reasoning_splitter.h"
 
@@ -26,6 +28,10 @@ constexpr std::string_view kExpectedThink = "true, false, \"low\", \"medium\", \
 constexpr std::string_view kExpectedFormat = "\"json\" or a JSON Schema";
 constexpr std::string_view kExpectedCalls =
     "an array of objects {\"function\":{\"name\":string, \"arguments\":object}}";
+// Each call has a message with its result, which is looked for among all calls without one.
+constexpr size_t kMaxCalls = limits::kMaxMessages;
+constexpr std::string_view kExpectedFewCalls =
+    kNumberedText<"at most {} calls in all messages", kMaxCalls>;
 // A completion ends with the context where the client gives no length.
 constexpr int64_t kMaxTokens = 2147483647;
 
@@ -109,15 +115,6 @@ bool IsEmpty(const JsonValue& value) {
   return object != nullptr && object->empty();
 }
 
-// A name that may stand in a header.
-std::string SafeName(std::string_view name) {
-  const bool is_safe = name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
-                         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                                (c >= '0' && c <= '9') || c == '_';
-                       });
-  return is_safe ? std::string(name) : "?";
-}
-
 // Takes leading digits with at most one point among them; false: there is no digit.
 bool TakeNumber(std::string_view* text) {
   const size_t size = std::min(text->find_first_not_of("0123456789."), text->size());
@@ -171,9 +168,7 @@ class Reader {
         ReadJsonParams(body, endpoint, &request_->params, &request_->ignored, error_);
     if (!is_read) error_->param = OllamaField(form_, std::move(error_->param));
     if (GivenMember(root_, "keep_alive") != nullptr) ignored_.emplace_back("keep_alive");
-    for (std::string& name : ignored_) {
-      if (request_->ignored.size() < kMaxIgnoredNames) request_->ignored.push_back(std::move(name));
-    }
+    AddUnread(ignored_, &request_->ignored);
     return is_read;
   }
 
@@ -241,6 +236,9 @@ class Reader {
     const JsonValue* messages = GivenMember(root_, "messages");
     const JsonValue::Array* array = messages == nullptr ? nullptr : messages->AsArray();
     if (array == nullptr) return Fail(ErrorCode::kInvalidType, "messages", kExpectedMessages);
+    if (array->size() > limits::kMaxMessages) {
+      return Fail(ErrorCode::kInvalidValue, "messages", kExpectedMessages);
+    }
     JsonValue::Array turns;
     for (size_t i = 0; i < array->size(); ++i) {
       JsonValue::Object turn;
@@ -291,7 +289,7 @@ class Reader {
       }
       const JsonValue* id = GivenMember(call, "id");
       const JsonValue own = id != nullptr ? *id : JsonText(fmt::format("call_{:08}", num_calls_));
-      ++num_calls_;
+      if (++num_calls_ > kMaxCalls) return Fail(ErrorCode::kInvalidValue, at, kExpectedFewCalls);
       JsonValue::Object chat;
       chat.emplace_back("id", own);
       chat.emplace_back("type", JsonText("function"));
@@ -458,7 +456,7 @@ class Reader {
       return Fail(ErrorCode::kUnsupported, "options." + name,
                   "absent: Ollama's options have no such name");
     }
-    ignored_.push_back("options." + SafeName(name));
+    ignored_.push_back("options." + HeaderSafe(name));
     return true;
   }
 

@@ -15,28 +15,24 @@
 #include "src/api/template_params.h"
 #include "src/api/tool_params.h"
 #include "src/api/unsupported_params.h"
+#include "src/base/ascii_text.h"
 #include "src/base/limits.h"
 
 namespace baton::api {
 
 using router::ErrorCode;
-using router::FieldError;
 using router::RequestError;
 using text::ChatMessage;
 using text::ContentForm;
 
 namespace {
 
-constexpr size_t kMaxIgnoredBytes = 64;
-
 bool WrongType(std::string_view field, std::string_view expected, RequestError* error) {
-  *error = FieldError(ErrorCode::kInvalidType, field, expected);
-  return false;
+  return Fail(error, ErrorCode::kInvalidType, field, expected);
 }
 
 bool Missing(std::string_view field, std::string_view expected, RequestError* error) {
-  *error = FieldError(ErrorCode::kMissingField, field, expected);
-  return false;
+  return Fail(error, ErrorCode::kMissingField, field, expected);
 }
 
 // Reads one value into the place that a row names.
@@ -60,8 +56,7 @@ class RowReader {
     double real = 0;
     const bool is_huge = value_.GetNumber(&real) && std::abs(real) > 9e15;
     if (!is_huge) return Wrong();
-    *error_ = FieldError(ErrorCode::kInvalidValue, row_.name, ExpectedOf(row_));
-    return false;
+    return Fail(error_, ErrorCode::kInvalidValue, row_.name, ExpectedOf(row_));
   }
   bool operator()(std::optional<double> ApiParams::* /*target*/) const {
     double number = 0;
@@ -75,8 +70,7 @@ class RowReader {
     const std::string* text = value_.AsString();
     if (text == nullptr) return Wrong();
     if (target == &ApiParams::model && text->empty()) {
-      *error_ = FieldError(ErrorCode::kModelNotFound, row_.name, "");
-      return false;
+      return Fail(error_, ErrorCode::kModelNotFound, row_.name, "");
     }
     return StoreString(row_, *text, params_, error_);
   }
@@ -259,8 +253,7 @@ bool ReadContent(const JsonValue* value, const std::string& field, bool may_refu
     const std::string* name = type == nullptr ? nullptr : type->AsString();
     if (name != nullptr && *name != "text" && refusal == nullptr) {
       // An image, a sound, a file: a part that clients know, and nothing here reads.
-      *error = FieldError(ErrorCode::kUnsupported, fmt::format("{}[{}]", field, i), kExpectedPart);
-      return false;
+      return Fail(error, ErrorCode::kUnsupported, fmt::format("{}[{}]", field, i), kExpectedPart);
     }
     const bool is_text = name != nullptr && text != nullptr && text->AsString() != nullptr;
     if (!is_text) return WrongType(field, kExpectedContent, error);
@@ -334,10 +327,7 @@ bool ReadTurn(const JsonValue& value, size_t idx, ChatMessage* turn, RequestErro
   if (role->AsString() == nullptr) return WrongType(at + ".role", kExpectedRole, error);
   turn->role = *role->AsString();
   if (!CheckUnsupportedOfTurn(value, at, error)) return false;
-  if (HasHugeNumber(value)) {
-    *error = FieldError(ErrorCode::kInvalidValue, at, kExpectedNumbers);
-    return false;
-  }
+  if (HasHugeNumber(value)) return Fail(error, ErrorCode::kInvalidValue, at, kExpectedNumbers);
   const JsonValue* content = value.Find("content");
   if (turn->role != "assistant") {
     if (content == nullptr) return Missing(at + ".content", kExpectedContent, error);
@@ -348,23 +338,12 @@ bool ReadTurn(const JsonValue& value, size_t idx, ChatMessage* turn, RequestErro
          CheckTurnTexts(value, at, error) && ReadTurnMembers(value, at, turn, error);
 }
 
-std::string HeaderSafe(std::string_view name) {
-  std::string safe(name.substr(0, kMaxIgnoredBytes));
-  for (char& c : safe) {
-    const bool keep = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                      c == '_' || c == '-' || c == '.';
-    if (!keep) c = '?';
-  }
-  return safe;
-}
-
 // Numbers within fields whose members have no range, such as messages and tools.
 bool CheckNumbers(const JsonValue& root, Endpoint endpoint, RequestError* error) {
   for (const auto& [name, value] : *root.AsObject()) {
     const ParamRow* row = FindParam(endpoint, name);
     if (row == nullptr || !HasHugeNumber(value)) continue;
-    *error = FieldError(ErrorCode::kInvalidValue, row->name, kExpectedNumbers);
-    return false;
+    return Fail(error, ErrorCode::kInvalidValue, row->name, kExpectedNumbers);
   }
   return true;
 }
@@ -444,8 +423,10 @@ void FindIgnored(const JsonValue& root, Endpoint endpoint, std::vector<std::stri
   names.AddUnknown(root.Find("stream_options"), "stream_options.",
                    {"include_usage", "continuous_usage_stats"});
   if (const JsonValue* format = root.Find("response_format")) {
-    names.AddUnknown(format, "response_format.",
-                     {"type", "json_schema", "schema", "structures", "triggers"});
+    // The compiler of a structural tag refuses what it does not read.
+    if (!IsJsonText(format->Find("type"), "structural_tag")) {
+      names.AddUnknown(format, "response_format.", {"type", "json_schema", "schema"});
+    }
     names.AddUnknown(format->Find("json_schema"), "response_format.json_schema.",
                      {"name", "description", "schema", "strict"});
   }
@@ -465,6 +446,14 @@ void FindIgnored(const JsonValue& root, Endpoint endpoint, std::vector<std::stri
 }
 
 }  // namespace
+
+std::string HeaderSafe(std::string_view name, size_t max_bytes) {
+  std::string safe(name.substr(0, max_bytes));
+  for (char& c : safe) {
+    if (!IsNameByte(c)) c = '?';
+  }
+  return safe;
+}
 
 bool ReadJsonParams(const JsonValue& root, Endpoint endpoint, ApiParams* params,
                     std::vector<std::string>* ignored, RequestError* error) {

@@ -18,11 +18,13 @@ namespace baton::api {
 // At most so many ignored fields of one request are named.
 inline constexpr size_t kMaxIgnoredNames = 16;
 
+// A name that a client chose, as it can stand in a header: at most `max_bytes` of it, with '?' for
+// any other than the bytes [A-Za-z0-9_.-].
+std::string HeaderSafe(std::string_view name, size_t max_bytes = 64);
+
 // Fields of `root` that the table does not have for `endpoint` are named in `ignored`, with the
-// path to them. There are at most kMaxIgnoredNames, and each has at most 64 bytes that the client
-// chose. Only the bytes [A-Za-z0-9_.-] stay, with '?' for any other, so that the names can stand in
-// a header. A null means absent. False: `error` names the field and what it must be. Rows of
-// SpecialParam::kOfSurface are left to the caller.
+// path to them, at most kMaxIgnoredNames and each HeaderSafe. A null means absent. False: `error`
+// names the field and what it must be. Rows of SpecialParam::kOfSurface are left to the caller.
 bool ReadJsonParams(const JsonValue& root, Endpoint endpoint, ApiParams* params,
                     std::vector<std::string>* ignored, router::RequestError* error);
 

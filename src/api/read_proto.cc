@@ -9,6 +9,7 @@
 #include "google/protobuf/message.h"
 
 #include "src/api/answer_form.h"
+#include "src/api/json_fields.h"
 #include "src/api/json_value.h"
 #include "src/api/schema.h"
 #include "src/api/template_params.h"
@@ -17,7 +18,6 @@
 namespace baton::api {
 
 using router::ErrorCode;
-using router::FieldError;
 using router::RequestError;
 using text::ChatMessage;
 using text::ContentForm;
@@ -182,10 +182,9 @@ class FieldReader {
     const int num_lists = reflection().FieldSize(message_, lists);
     if (num_texts + num_lists == 0) return true;
     if (params_->prompt.has_value() || (num_texts > 0 && num_lists > 0)) {
-      *error_ = FieldError(ErrorCode::kConflict, "prompt",
-                           "only one of prompt, prompt_token_ids, prompts and prompts_token_ids "
-                           "may be given");
-      return false;
+      return Fail(error_, ErrorCode::kConflict, "prompt",
+                  "only one of prompt, prompt_token_ids, prompts and prompts_token_ids "
+                  "may be given");
     }
     std::vector<ApiPrompt> prompts;
     for (int i = 0; i < num_texts; ++i) {
@@ -215,8 +214,7 @@ class FieldReader {
     RequestError why;
     const bool is_json = ParseJson(text, value, &why);
     if (is_json && !HasHugeNumber(*value)) return true;
-    *error_ = FieldError(ErrorCode::kInvalidValue, field, is_json ? kExpectedNumbers : expected);
-    return false;
+    return Fail(error_, ErrorCode::kInvalidValue, field, is_json ? kExpectedNumbers : expected);
   }
   // The tools in the shape that the JSON API has.
   bool ReadTools() const {
@@ -251,18 +249,18 @@ class FieldReader {
     const bool has_form = !tag.empty() || !StringOf(format, "json_schema").empty();
     if (type.empty()) {
       if (!has_form && !BoolOf(format, "strict")) return true;
-      *error_ = FieldError(ErrorCode::kMissingField, "response_format.type",
-                           "\"text\", \"json_object\", \"json_schema\" or \"structural_tag\"");
-      return false;
+      return Fail(error_, ErrorCode::kMissingField, "response_format.type",
+                  "\"text\", \"json_object\", \"json_schema\" or \"structural_tag\"");
     }
     JsonValue::Object members;
     if (type == "structural_tag") {
       JsonValue value;
       RequestError why;
-      if (!ParseJson(tag, &value, &why) || value.AsObject() == nullptr) {
-        *error_ = FieldError(ErrorCode::kInvalidValue, "response_format.structural_tag",
-                             "the text of a JSON object");
-        return false;
+      const bool is_object = ParseJson(tag, &value, &why) && value.AsObject() != nullptr;
+      const JsonValue* own_type = value.Find("type");
+      if (!is_object || !(own_type == nullptr || IsJsonText(own_type, type))) {
+        return Fail(error_, ErrorCode::kInvalidValue, "response_format.structural_tag",
+                    "the text of a JSON object, whose type is \"structural_tag\" or absent");
       }
       members = std::move(*value.AsObject());
     }
@@ -275,9 +273,8 @@ class FieldReader {
     if (is_asked) members.emplace_back("json_schema", JsonValue(std::move(inner)));
     if (!StoreResponseFormat(JsonValue(std::move(members)), params_, error_)) return false;
     if (tag.empty() || type == "structural_tag") return true;
-    *error_ = FieldError(ErrorCode::kConflict, "response_format.structural_tag",
-                         fmt::format("it is of that type, and the type is \"{}\"", type));
-    return false;
+    return Fail(error_, ErrorCode::kConflict, "response_format.structural_tag",
+                fmt::format("it is of that type, and the type is \"{}\"", type));
   }
   bool ReadStructuredOutputs() const {
     if (!reflection().HasField(message_, field_)) return true;

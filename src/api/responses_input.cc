@@ -14,7 +14,6 @@
 namespace baton::api {
 
 using router::ErrorCode;
-using router::FieldError;
 using router::RequestError;
 
 namespace {
@@ -170,8 +169,7 @@ class ItemReader {
   };
 
   bool Fail(ErrorCode code, std::string_view member, std::string_view expected) const {
-    *error_ = FieldError(code, at_ + std::string(member), expected);
-    return false;
+    return api::Fail(error_, code, at_ + std::string(member), expected);
   }
 
   PartNotes Notes() const { return {&input_->ignored, error_}; }

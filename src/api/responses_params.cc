@@ -328,10 +328,7 @@ class Reader {
     for (const char* member : {"name", "description", "parameters", "strict"}) {
       if (const JsonValue* value = GivenMember(tool, member)) function.emplace_back(member, *value);
     }
-    JsonValue::Object chat;
-    chat.emplace_back("type", *type);
-    chat.emplace_back("function", JsonValue(std::move(function)));
-    tools->emplace_back(std::move(chat));
+    tools->push_back(ChatFunction(std::move(function)));
     return true;
   }
 
@@ -366,14 +363,8 @@ class Reader {
       return Fail(ErrorCode::kInvalidType, "tool_choice", kExpectedChoice);
     }
     NameUnread(*choice, "tool_choice", {"type", "name"});
-    chat_.emplace_back("tool_choice", ChatFunction(*name));
+    chat_.emplace_back("tool_choice", ChatFunction({{"name", *name}}));
     return true;
-  }
-
-  // A function by its name, as chats have it.
-  static JsonValue ChatFunction(const JsonValue& name) {
-    return JsonValue(JsonValue::Object{{"type", JsonText("function")},
-                                       {"function", JsonValue(JsonValue::Object{{"name", name}})}});
   }
 
   // The model may call only some of the tools. All stay in the prompt, as in chats.
@@ -402,7 +393,7 @@ class Reader {
         return Fail(ErrorCode::kInvalidValue, fmt::format("tool_choice.tools[{}]", i),
                     "{\"type\":\"function\", \"name\":string} with the name of one of the tools");
       }
-      functions.push_back(ChatFunction(*name));
+      functions.push_back(ChatFunction({{"name", *name}}));
     }
     JsonValue inner(JsonValue::Object{{"mode", *mode}, {"tools", JsonValue(std::move(functions))}});
     chat_.emplace_back("tool_choice",

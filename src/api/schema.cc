@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 
 #include "src/api/answer_form.h"
+#include "src/api/json_fields.h"
 #include "src/api/messages_read.h"
 #include "src/api/messages_turns.h"
 #include "src/api/template_params.h"
@@ -37,7 +38,6 @@ using limits::kMaxTopLogprobs;
 using limits::kMaxUserBytes;
 using router::AskedPath;
 using router::ErrorCode;
-using router::FieldError;
 using router::RequestError;
 using text::ChatMessage;
 using text::CheckChatRole;
@@ -140,8 +140,7 @@ bool InRange(const ParamRow& row, double value) {
 }
 
 bool OutOfRange(const ParamRow& row, RequestError* error) {
-  *error = FieldError(ErrorCode::kInvalidValue, row.name, ExpectedOf(row));
-  return false;
+  return Fail(error, ErrorCode::kInvalidValue, row.name, ExpectedOf(row));
 }
 
 std::string RangeText(const ParamRow& row) {
@@ -321,14 +320,12 @@ bool StoreBias(const ParamRow& row, LogitBias values, ApiParams* params, Request
 
 bool StoreMessages(std::vector<ChatMessage> messages, ApiParams* params, RequestError* error) {
   if (messages.empty() || messages.size() > kMaxMessages) {
-    *error = FieldError(ErrorCode::kInvalidValue, "messages", kExpectedMessages);
-    return false;
+    return Fail(error, ErrorCode::kInvalidValue, "messages", kExpectedMessages);
   }
   for (size_t i = 0; i < messages.size(); ++i) {
     if (CheckChatRole(messages[i].role).ok()) continue;
-    *error =
-        FieldError(ErrorCode::kInvalidValue, fmt::format("messages[{}].role", i), kExpectedRole);
-    return false;
+    return Fail(error, ErrorCode::kInvalidValue, fmt::format("messages[{}].role", i),
+                kExpectedRole);
   }
   params->messages = std::move(messages);
   return true;
@@ -341,22 +338,19 @@ bool CheckPromptTokens(std::string_view name, const std::vector<int64_t>& tokens
                        RequestError* error) {
   for (const int64_t token : tokens) {
     if (token >= 0 && token <= INT32_MAX) continue;
-    *error = FieldError(ErrorCode::kInvalidValue, name, "token ids from 0 on");
-    return false;
+    return Fail(error, ErrorCode::kInvalidValue, name, "token ids from 0 on");
   }
   if (tokens.size() <= kMaxPromptTokens) return true;
-  *error = FieldError(ErrorCode::kInvalidValue, name, kExpectedTokenCount);
-  return false;
+  return Fail(error, ErrorCode::kInvalidValue, name, kExpectedTokenCount);
 }
 
 }  // namespace
 
 bool CheckPromptCount(size_t num_prompts, RequestError* error) {
   if (num_prompts <= kMaxPrompts) return true;
-  *error = FieldError(ErrorCode::kInvalidValue, "prompt",
-                      fmt::format("at most {} prompts, these are {}; send several requests",
-                                  kMaxPrompts, num_prompts));
-  return false;
+  return Fail(error, ErrorCode::kInvalidValue, "prompt",
+              fmt::format("at most {} prompts, these are {}; send several requests", kMaxPrompts,
+                          num_prompts));
 }
 
 bool StorePrompts(std::vector<ApiPrompt> prompts, ApiParams* params, RequestError* error) {
@@ -383,9 +377,8 @@ bool StoreReasoningFormat(std::string_view format, ApiParams* params, RequestErr
     params->splits_reasoning = splits;
     return true;
   }
-  *error = FieldError(ErrorCode::kInvalidValue, "reasoning_format",
-                      ExpectedOf(*FindParam(Endpoint::kChat, "reasoning_format")));
-  return false;
+  return Fail(error, ErrorCode::kInvalidValue, "reasoning_format",
+              ExpectedOf(*FindParam(Endpoint::kChat, "reasoning_format")));
 }
 
 bool StorePath(std::string_view path, ApiParams* params, RequestError* error) {
@@ -395,9 +388,8 @@ bool StorePath(std::string_view path, ApiParams* params, RequestError* error) {
                                       : AskedPath::kLocal;
     return true;
   }
-  *error =
-      FieldError(ErrorCode::kInvalidValue, "path", ExpectedOf(*FindParam(Endpoint::kChat, "path")));
-  return false;
+  return Fail(error, ErrorCode::kInvalidValue, "path",
+              ExpectedOf(*FindParam(Endpoint::kChat, "path")));
 }
 
 }  // namespace baton::api

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "src/api/build_request.h"
+#include "src/api/json_fields.h"
 #include "src/api/json_writer.h"
 #include "src/api/read_json.h"
 #include "src/text/chat_template.h"
@@ -13,7 +14,6 @@
 namespace baton::api {
 
 using router::ErrorCode;
-using router::FieldError;
 using router::ModelInfo;
 using router::RequestError;
 using text::ChatPrompt;
@@ -47,10 +47,7 @@ constexpr SurfaceField kDetokenizeFields[] = {
 bool ReadFlag(const JsonValue& body, std::string_view name, bool* flag, RequestError* error) {
   const JsonValue* value = body.Find(name);
   if (value == nullptr || value->is_null()) return true;
-  if (value->AsBool() == nullptr) {
-    *error = FieldError(ErrorCode::kInvalidType, name, kExpectedFlag);
-    return false;
-  }
+  if (value->AsBool() == nullptr) return Fail(error, ErrorCode::kInvalidType, name, kExpectedFlag);
   *flag = *value->AsBool();
   return true;
 }
@@ -64,8 +61,7 @@ bool IsGiven(const JsonValue& body, std::string_view name) {
 bool ReadText(const JsonValue& body, std::string_view name, TextField* text, RequestError* error) {
   const JsonValue* value = body.Find(name);
   if (value->AsString() == nullptr) {
-    *error = FieldError(ErrorCode::kInvalidType, name, kExpectedText);
-    return false;
+    return Fail(error, ErrorCode::kInvalidType, name, kExpectedText);
   }
   *text = {name, *value->AsString()};
   return true;
@@ -206,25 +202,20 @@ bool AnswerTokenize(const TextCall& call, TextAnswer* answer, RequestError* erro
   std::string_view form;
   for (const std::string_view name : {"content", "prompt", "messages"}) {
     if (!IsGiven(call.body, name)) continue;
-    if (!form.empty()) {
-      *error = FieldError(ErrorCode::kConflict, name, kForms);
-      return false;
-    }
+    if (!form.empty()) return Fail(error, ErrorCode::kConflict, name, kForms);
     form = name;
   }
   if (form == "content") return TokenizeContent(call, answer, error);
   if (form == "prompt") return TokenizePrompt(call, answer, error);
   if (form == "messages") return TokenizeMessages(call, answer, error);
-  *error = FieldError(ErrorCode::kMissingField, "content", kForms);
-  return false;
+  return Fail(error, ErrorCode::kMissingField, "content", kForms);
 }
 
 bool AnswerDetokenize(const TextCall& call, TextAnswer* answer, RequestError* error) {
   answer->ignored = IgnoredJsonFields(call.body, {"model", "tokens"});
   const JsonValue* tokens = call.body.Find("tokens");
   if (tokens == nullptr || tokens->is_null()) {
-    *error = FieldError(ErrorCode::kMissingField, "tokens", kExpectedIds);
-    return false;
+    return Fail(error, ErrorCode::kMissingField, "tokens", kExpectedIds);
   }
   std::vector<int64_t> ids;
   std::string text;

@@ -1,6 +1,7 @@
 #include "src/api/tool_messages.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,8 +40,8 @@ std::string ToolLines(const ApiParams& params) {
   return text.append(kAfterTools);
 }
 
-// A call's id and the function that it called.
-using CallNames = std::vector<std::pair<std::string, std::string>>;
+// The function that each call called, by the call's id; of equal ids the last.
+using CallNames = std::map<std::string, std::string>;
 
 // The calls of an assistant's turn in its text.
 ChatMessage WithCalls(const ChatMessage& turn, const JsonValue::Array& calls, CallNames* names) {
@@ -49,7 +50,7 @@ ChatMessage WithCalls(const ChatMessage& turn, const JsonValue::Array& calls, Ca
     const JsonValue* function = call.Find("function");
     if (function == nullptr) continue;
     const std::string name = TextOf(function->Find("name"));
-    names->emplace_back(TextOf(call.Find("id")), name);
+    names->insert_or_assign(TextOf(call.Find("id")), name);
     if (!out.content.empty()) out.content.push_back('\n');
     out.content.append("{\"name\": ");
     AppendJsonString(name, &out.content);
@@ -64,9 +65,8 @@ ChatMessage WithCalls(const ChatMessage& turn, const JsonValue::Array& calls, Ca
 std::string ResultText(const ChatMessage& turn, const CallNames& names) {
   std::string name = TextOf(FindMember(turn.members, "name"));
   const std::string id = TextOf(FindMember(turn.members, "tool_call_id"));
-  for (const auto& [call_id, function] : names) {
-    if (!id.empty() && call_id == id) name = function;
-  }
+  const auto call = names.find(id);
+  if (!id.empty() && call != names.end()) name = call->second;
   if (name.empty()) return fmt::format("Result:\n{}", turn.content);
   return fmt::format("Result of {}:\n{}", name, turn.content);
 }

@@ -11,6 +11,7 @@
 
 #include "src/api/json_fields.h"
 #include "src/api/template_params.h"
+#include "src/base/ascii_text.h"
 #include "src/base/limits.h"
 
 namespace baton::api {
@@ -34,10 +35,7 @@ bool IsFunction(const JsonValue& value) {
 
 bool IsToolName(std::string_view name) {
   return !name.empty() && name.size() <= kMaxToolNameBytes &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '_' || c == '-' || c == '.';
-         });
+         std::all_of(name.begin(), name.end(), IsNameByte);
 }
 
 bool ReadParameters(const JsonValue& function, const std::string& at, JsonValue* parameters,

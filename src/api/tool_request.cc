@@ -11,6 +11,7 @@
 
 #include "src/api/answer_form.h"
 #include "src/api/form_or_call.h"
+#include "src/api/json_fields.h"
 #include "src/api/read_json.h"
 #include "src/api/tool_shapes.h"
 #include "src/base/limits.h"
@@ -81,7 +82,7 @@ JsonValue ArgumentsSchema(const ToolFunction& function) {
                  key == "anyOf" || key == "oneOf" || key == "allOf";
     }
   }
-  schema.emplace_back("type", JsonValue(std::string("object")));
+  schema.emplace_back("type", JsonText("object"));
   if (!is_open) schema.emplace_back("additionalProperties", JsonValue(false));
   return JsonValue(std::move(schema));
 }
@@ -104,8 +105,6 @@ CallMarkup MarkupOf(ToolStyle style, const std::string& name) {
   const std::string_view key = style == ToolStyle::kLlama3 ? "parameters" : "arguments";
   return {fmt::format("{{\"name\": \"{}\", \"{}\": ", name, key), "}"};
 }
-
-JsonValue TextValue(std::string text) { return JsonValue(std::move(text)); }
 
 bool HasStrict(const ToolParams& tools) {
   return std::any_of(tools.functions.begin(), tools.functions.end(),
@@ -130,13 +129,13 @@ std::string TagOf(const ToolParams& tools, ToolStyle style, const std::vector<si
   JsonValue::Array structures;
   for (const size_t i : callable) {
     const ToolFunction& function = tools.functions[i];
-    CallMarkup markup = MarkupOf(style, function.name);
+    const CallMarkup markup = MarkupOf(style, function.name);
     JsonValue::Object structure;
-    structure.emplace_back("begin", TextValue(std::move(markup.begin)));
+    structure.emplace_back("begin", JsonText(markup.begin));
     structure.emplace_back("schema", ArgumentsSchema(function));
-    structure.emplace_back("end", TextValue(std::move(markup.end)));
+    structure.emplace_back("end", JsonText(markup.end));
     if (style == ToolStyle::kQwen3Coder) {
-      structure.emplace_back("content", TextValue("qwen_xml"));
+      structure.emplace_back("content", JsonText("qwen_xml"));
     }
     structures.emplace_back(std::move(structure));
   }
@@ -149,17 +148,15 @@ std::string TagOf(const ToolParams& tools, ToolStyle style, const std::vector<si
     const size_t max_calls = is_single ? 1 : kMaxForcedCalls;
     tag.emplace_back("at_least_one", JsonValue(true));
     tag.emplace_back("max_tags", JsonValue(static_cast<int64_t>(max_calls)));
-    tag.emplace_back("separator", TextValue("\n"));
+    tag.emplace_back("separator", JsonText("\n"));
   } else {
-    tag.emplace_back("triggers", JsonValue(JsonValue::Array{TextValue("<tool_call>")}));
+    tag.emplace_back("triggers", JsonValue(JsonValue::Array{JsonText("<tool_call>")}));
     // Readers of this style take a call without "<tool_call>" before it too.
     if (style == ToolStyle::kQwen3Coder) {
-      tag.emplace_back("excludes", JsonValue(JsonValue::Array{TextValue("<function=")}));
+      tag.emplace_back("excludes", JsonValue(JsonValue::Array{JsonText("<function=")}));
     }
   }
-  std::string text;
-  AppendJson(JsonValue(std::move(tag)), &text);
-  return text;
+  return JsonOf(JsonValue(std::move(tag)));
 }
 
 constexpr std::string_view kPlace = "#/structures/";
@@ -184,16 +181,12 @@ std::optional<size_t> ToolAt(std::string_view place, const std::vector<size_t>& 
   return callable[idx];
 }
 
-constexpr std::string_view kExpectedStrict =
-    "a keyword that can be enforced, since the function is strict";
-
 // Compiles the grammar. Errors and dropped keywords are told by the tool's own names.
 bool CheckTag(const ToolParams& tools, const std::vector<size_t>& callable,
               const AnswerGrammar& grammar, BuiltRequest* built, RequestError* error) {
   if (grammar.text.size() > kMaxGrammarBytes) {
-    *error = FieldError(ErrorCode::kInvalidValue, "tools",
-                        fmt::format("schemas of at most {} bytes together", kMaxGrammarBytes));
-    return false;
+    return Fail(error, ErrorCode::kInvalidValue, "tools",
+                fmt::format("schemas of at most {} bytes together", kMaxGrammarBytes));
   }
   std::vector<std::string> ignored;
   std::string_view rest;
@@ -210,8 +203,7 @@ bool CheckTag(const ToolParams& tools, const std::vector<size_t>& callable,
     const std::optional<size_t> tool = ToolAt(name, callable, &rest);
     const std::string field = tool.has_value() ? SchemaField(*tool).append(rest) : name;
     if (tool.has_value() && tools.functions[*tool].strict) {
-      *error = FieldError(ErrorCode::kInvalidValue, field, kExpectedStrict);
-      return false;
+      return Fail(error, ErrorCode::kInvalidValue, field, kExpectedStrict);
     }
     AddUnread({field}, &built->unread);
   }
@@ -296,9 +288,8 @@ bool SetToolGrammar(const ApiParams& params, BuiltRequest* built, RequestError* 
   const ToolStyle style = built->plan.tools->style;
   if (tools.must_call()) {
     if (style == ToolStyle::kNone) {
-      *error = FieldError(ErrorCode::kConflict, "tool_choice",
-                          "a call that is demanded needs a tool_parser other than \"none\"");
-      return false;
+      return Fail(error, ErrorCode::kConflict, "tool_choice",
+                  "a call that is demanded needs a tool_parser other than \"none\"");
     }
   } else {
     const bool is_bare = style != ToolStyle::kNone && MayCallBesideForm(params);

@@ -21,6 +21,10 @@ namespace baton::api {
 // until its tokens are used up.
 inline constexpr size_t kMaxForcedCalls = 16;
 
+// What a keyword of a strict function's schema must be.
+inline constexpr std::string_view kExpectedStrict =
+    "a keyword that can be enforced, since the function is strict";
+
 // The schema of a function's arguments: an object that has the declared properties alone, unless
 // the schema says otherwise.
 JsonValue ArgumentsSchema(const ToolFunction& function);

@@ -9,12 +9,12 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
+#include "src/api/json_fields.h"
 #include "src/api/schema.h"
 
 namespace baton::api {
 
 using router::ErrorCode;
-using router::FieldError;
 using router::RequestError;
 
 namespace {
@@ -473,9 +473,8 @@ bool CheckRows(std::span<const UnsupportedRow> table, const JsonValue& object,
   for (const UnsupportedRow& row : table) {
     const JsonValue* value = object.Find(row.name);
     if (value == nullptr || IsNeutral(row, *value)) continue;
-    *error =
-        FieldError(ErrorCode::kUnsupported, fmt::format("{}{}", prefix, row.name), ExpectedOf(row));
-    return false;
+    return Fail(error, ErrorCode::kUnsupported, fmt::format("{}{}", prefix, row.name),
+                ExpectedOf(row));
   }
   return true;
 }
@@ -492,12 +491,10 @@ bool CheckUnsupportedParams(const JsonValue& root, Endpoint endpoint, RequestErr
     const UnsupportedRow* row = Find(endpoint, name);
     if (row != nullptr) {
       if (IsNeutral(*row, value)) continue;
-      *error = FieldError(ErrorCode::kUnsupported, row->name, ExpectedOf(*row));
-      return false;
+      return Fail(error, ErrorCode::kUnsupported, row->name, ExpectedOf(*row));
     }
     if (!IsForeign(endpoint, name) || value.is_null() || IsEmpty(value)) continue;
-    *error = FieldError(ErrorCode::kUnsupported, name, "absent; /v1/chat/completions takes it");
-    return false;
+    return Fail(error, ErrorCode::kUnsupported, name, "absent; /v1/chat/completions takes it");
   }
   return true;
 }

@@ -26,7 +26,7 @@ template <typename T>
 class BoundedQueue {
  public:
   // capacity >= 1 items.
-  explicit BoundedQueue(size_t capacity) : capacity_(capacity), slots_(capacity) {
+  explicit BoundedQueue(size_t capacity) : slots_(capacity) {
     BATON_CHECK(capacity > 0, "a queue needs room for one item");
   }
   BoundedQueue(const BoundedQueue&) = delete;
@@ -51,23 +51,17 @@ class BoundedQueue {
   // The oldest item; waits until `deadline_us` (SystemClock().NowUs()). Nothing = timed out, or
   // closed and empty (then at once).
   std::optional<T> Pop(int64_t deadline_us) {
+    // steady_clock is CLOCK_MONOTONIC, the clock of SystemClock().NowUs().
+    const std::chrono::steady_clock::time_point deadline{std::chrono::microseconds(deadline_us)};
     MutexLock lock(mutex_);
-    WaitLocked(deadline_us);
-    return TakeLocked();
-  }
-
-  // Appends everything queued to `out` and returns how many; never waits. Allocates only if `out`
-  // must grow.
-  size_t PopAll(std::vector<T>* out) {
-    MutexLock lock(mutex_);
-    return TakeAllLocked(out);
-  }
-
-  // As PopAll, after waiting until `deadline_us` for a first item or Close.
-  size_t PopAll(std::vector<T>* out, int64_t deadline_us) {
-    MutexLock lock(mutex_);
-    WaitLocked(deadline_us);
-    return TakeAllLocked(out);
+    while (size_ == 0 && !closed_ && not_empty_.WaitUntil(mutex_, deadline)) {
+    }
+    if (size_ == 0) return std::nullopt;
+    std::optional<T> item(std::move(slots_[head_]));
+    slots_[head_].reset();
+    head_ = (head_ + 1) % slots_.size();
+    --size_;
+    return item;
   }
 
   // Refuses pushes from now on and wakes every waiter; idempotent.
@@ -87,37 +81,8 @@ class BoundedQueue {
     MutexLock lock(mutex_);
     return size_;
   }
-  size_t capacity() const { return capacity_; }
 
  private:
-  void WaitLocked(int64_t deadline_us) BATON_REQUIRES(mutex_) {
-    // steady_clock is CLOCK_MONOTONIC, the clock of SystemClock().NowUs().
-    const std::chrono::steady_clock::time_point deadline{std::chrono::microseconds(deadline_us)};
-    while (size_ == 0 && !closed_ && not_empty_.WaitUntil(mutex_, deadline)) {
-    }
-  }
-
-  std::optional<T> TakeLocked() BATON_REQUIRES(mutex_) {
-    if (size_ == 0) return std::nullopt;
-    std::optional<T> item(std::move(slots_[head_]));
-    slots_[head_].reset();
-    head_ = (head_ + 1) % slots_.size();
-    --size_;
-    return item;
-  }
-
-  size_t TakeAllLocked(std::vector<T>* out) BATON_REQUIRES(mutex_) {
-    const size_t count = size_;
-    while (size_ > 0) {
-      out->push_back(*std::move(slots_[head_]));
-      slots_[head_].reset();
-      head_ = (head_ + 1) % slots_.size();
-      --size_;
-    }
-    return count;
-  }
-
-  const size_t capacity_;
   mutable Mutex mutex_;
   CondVar not_empty_;
   std::vector<std::optional<T>> slots_ BATON_GUARDED_BY(mutex_);  // ring; its size is constant

@@ -7,6 +7,10 @@
 #include <unordered_set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+
+#include "src/base/ascii_text.h"
+
 namespace baton::http {
 namespace {
 
@@ -39,23 +43,18 @@ constexpr std::string_view kPreflightMaxAge = "600";
 constexpr int kMaxAskedFields = 64;    // of one preflight; clients of OpenAI's send some ten
 constexpr size_t kMaxNameBytes = 253;  // of a host (RFC 1035)
 
-bool IsAlphanumeric(char c) {
-  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
 // A field name (RFC 9110 section 5.1).
 bool IsToken(std::string_view text) {
   constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
   return !text.empty() && std::all_of(text.begin(), text.end(), [&](char c) {
-    return IsAlphanumeric(c) || kMarks.find(c) != std::string_view::npos;
+    return absl::ascii_isalnum(c) || kMarks.find(c) != std::string_view::npos;
   });
 }
 
 // Letters, digits and the marks of names: browser extensions and service names have underscores.
 bool IsName(std::string_view text) {
   return !text.empty() && text.size() <= kMaxNameBytes &&
-         std::all_of(text.begin(), text.end(),
-                     [](char c) { return IsAlphanumeric(c) || c == '-' || c == '.' || c == '_'; });
+         std::all_of(text.begin(), text.end(), IsNameByte);
 }
 
 // An IPv6 address in its shortest form; nothing when it is none.
@@ -217,7 +216,7 @@ std::optional<SiteOrigin> SiteOrigin::Parse(std::string_view text) {
   if (mark == std::string_view::npos || mark == 0) return std::nullopt;
   const std::string_view scheme = text.substr(0, mark);
   const bool is_scheme = std::all_of(scheme.begin(), scheme.end(), [](char c) {
-    return IsAlphanumeric(c) || c == '+' || c == '-' || c == '.';
+    return absl::ascii_isalnum(c) || c == '+' || c == '-' || c == '.';
   });
   std::optional<SiteHost> host = SiteHost::Parse(text.substr(mark + 3));
   if (!is_scheme || !host) return std::nullopt;

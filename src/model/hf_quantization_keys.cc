@@ -76,13 +76,12 @@ constexpr std::string_view kHarmlessOfFp8[] = {
     "scale_fmt",          "dequantize",
 };
 constexpr std::string_view kHarmlessOfMxfp4[] = {"modules_to_not_convert", "dequantize"};
-// Notes of AutoAWQ, AutoGPTQ, GPTQModel and AutoRound on how codes were found and are computed
-// with. `sym` says that all zero points are equal, and they are there.
+// Notes of AutoAWQ, AutoGPTQ and GPTQModel on how codes were found and are computed with. `sym`
+// says that all zero points are equal, and they are there.
 constexpr std::string_view kHarmlessOfWords[] = {
     "sym",
     "lm_head",
     "meta",
-    "dataset",
     "tokenizer",
     "damp_percent",
     "damp_auto_increment",
@@ -91,17 +90,14 @@ constexpr std::string_view kHarmlessOfWords[] = {
     "act_group_aware",
     "hyb_act",
     "mse",
-    "batch_size",
     "max_input_length",
     "model_seqlen",
     "pad_token_id",
     "cache_block_outputs",
-    "block_name_to_quantize",
     "module_name_preceding_first_block",
     "modules_in_block_to_quantize",
     "model_name_or_path",
     "model_file_base_name",
-    "backend",
     "use_cuda_fp16",
     "use_exllama",
     "disable_exllama",
@@ -109,42 +105,22 @@ constexpr std::string_view kHarmlessOfWords[] = {
     "do_fuse",
     "modules_to_fuse",
     "fuse_max_seq_len",
-    "autoround_version",
-    "amp",
     "data_type",
-    "enable_minmax_tuning",
-    "enable_norm_bias_tuning",
-    "enable_quanted_input",
-    "gradient_accumulate_steps",
-    "iters",
-    "lr",
-    "minmax_lr",
-    "low_gpu_mem_usage",
-    "nsamples",
-    "scale_dtype",
-    "seqlen",
-    "to_quant_block_names",
-    "train_bs",
 };
-// How activations are quantised, and notes of auto-round.
+// How activations are quantised, and what auto-round notes in its own form alone.
 constexpr std::string_view kHarmlessOfAutoRound[] = {
-    "act_bits",
-    "act_data_type",
-    "act_group_size",
-    "act_sym",
-    "act_dynamic",
-    "activation_scheme",
-    "static_kv_granularity",
-    "static_attention_granularity",
+    "act_bits",     "act_data_type",     "act_group_size",        "act_sym",
+    "act_dynamic",  "activation_scheme", "static_kv_granularity", "static_attention_granularity",
+    "vllm_backend", "quant_block_list",  "supported_types",
+};
+// Notes of auto-round in its own form, and where it writes the form of another program.
+constexpr std::string_view kNotesOfAutoRound[] = {
     "backend",
-    "vllm_backend",
     "autoround_version",
     "amp",
     "batch_size",
     "block_name_to_quantize",
     "to_quant_block_names",
-    "quant_block_list",
-    "supported_types",
     "dataset",
     "enable_minmax_tuning",
     "enable_norm_bias_tuning",
@@ -179,12 +155,13 @@ struct ObjectRow {
   HfQuantObject kind;
   Names read;
   Names harmless;
+  Names notes = {};  // harmless too
 };
 constexpr ObjectRow kObjects[] = {
     {HfQuantObject::kFp8, kReadOfFp8, kHarmlessOfFp8},
     {HfQuantObject::kMxfp4, kReadOfMxfp4, kHarmlessOfMxfp4},
-    {HfQuantObject::kAwq, kReadOfAwq, kHarmlessOfWords},
-    {HfQuantObject::kGptq, kReadOfGptq, kHarmlessOfWords},
+    {HfQuantObject::kAwq, kReadOfAwq, kHarmlessOfWords, kNotesOfAutoRound},
+    {HfQuantObject::kGptq, kReadOfGptq, kHarmlessOfWords, kNotesOfAutoRound},
     {HfQuantObject::kRule, kReadOfRule, kHarmlessOfRule},
     {HfQuantObject::kCompressed, kReadOfCompressed, kHarmlessOfCompressed},
     {HfQuantObject::kGroup, kReadOfGroup, kHarmlessOfGroup},
@@ -193,8 +170,8 @@ constexpr ObjectRow kObjects[] = {
     {HfQuantObject::kModelOpt, kReadOfModelOpt, kHarmlessOfModelOpt},
     {HfQuantObject::kModelOptOuter, kReadOfModelOptOuter, kHarmlessOfModelOpt},
     {HfQuantObject::kLayer, kReadOfLayer, {}},
-    {HfQuantObject::kAutoRound, kReadOfAutoRound, kHarmlessOfAutoRound},
-    {HfQuantObject::kAutoRoundRule, kReadOfAutoRoundRule, kHarmlessOfAutoRound},
+    {HfQuantObject::kAutoRound, kReadOfAutoRound, kHarmlessOfAutoRound, kNotesOfAutoRound},
+    {HfQuantObject::kAutoRoundRule, kReadOfAutoRoundRule, kHarmlessOfAutoRound, kNotesOfAutoRound},
 };
 
 // Keys that change weights or their products, and the values of theirs that do not, as JSON.
@@ -224,7 +201,8 @@ absl::Status CheckHfQuantizationKeys(const JsonObject& object, HfQuantObject kin
   const ObjectRow& keys =
       *std::ranges::find_if(kObjects, [kind](const ObjectRow& row) { return row.kind == kind; });
   for (const auto& [key, value] : object.object().items()) {
-    if (IsIn(keys.read, key) || IsIn(keys.harmless, key) || IsNothing(value)) continue;
+    const bool is_known = IsIn(keys.read, key) || IsIn(keys.harmless, key) || IsIn(keys.notes, key);
+    if (is_known || IsNothing(value)) continue;
     const auto is_it = [kind, &name = key](const NeutralRow& row) {
       return row.kind == kind && row.name == name;
     };

@@ -247,6 +247,8 @@ TEST_F(AnswerFormTest, AnEmptyFormIsRefusedByName) {
                 "response_format.json_schema", "missing_required_parameter"},
            Case{R"("response_format":{"type":"text","structures":[],"triggers":[]})",
                 "response_format.structures", "invalid_combination"},
+           Case{R"("response_format":{"type":"json_object","format":{"type":"any_text"}})",
+                "response_format.format", "invalid_combination"},
        }) {
     for (const auto& [path, head] :
          {std::pair(kChatPath, kHello), std::pair(kCompletionPath, kPrompt)}) {
@@ -274,6 +276,17 @@ TEST_F(AnswerFormTest, WhatALooseSchemaDropsIsNamed) {
   EXPECT_EQ(responder->status, 200) << responder->body;
   EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"),
             "nick, response_format.json_schema.schema.properties.a?b.uniqueItems");
+}
+
+TEST_F(AnswerFormTest, AllMembersOfAStructuralTagAreRead) {
+  for (const char* members :
+       {R"("format":{"type":"any_text"})",
+        R"("at_least_one":true,"structures":[{"begin":"<","schema":{},"end":">"}])"}) {
+    const auto responder = Post(kChatPath, kHello + R"(,"response_format":{"type":)" +
+                                               R"("structural_tag",)" + members + "}}");
+    EXPECT_EQ(responder->status, 200) << responder->body;
+    EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "") << members;
+  }
 }
 
 TEST_F(AnswerFormTest, AGrammarBeginsAfterThoughts) {

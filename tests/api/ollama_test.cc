@@ -158,6 +158,26 @@ TEST_F(OllamaTest, ToolResultsFindTheirCalls) {
             R"("function":{"name":"f","arguments":{"x":1}}}]name="f"tool_call_id="call_00000000")");
 }
 
+// A conversation has no more results than messages, so no more calls can be answered.
+TEST_F(OllamaTest, CallsOfAConversationAreCounted) {
+  const auto body = [](size_t num_calls) {
+    std::string calls;
+    for (size_t i = 0; i < num_calls; ++i) {
+      calls += std::string(i > 0 ? "," : "") + R"({"function":{"name":"f","arguments":{}}})";
+    }
+    return R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","tool_calls":[)" +
+           calls + R"(]},{"role":"tool","content":"b"}]})";
+  };
+  JsonValue root;
+  RequestError error;
+  OllamaRequest request;
+  ASSERT_TRUE(ParseJson(body(limits::kMaxMessages), &root, &error));
+  EXPECT_TRUE(ReadOllama(root, OllamaForm::kChat, &request, &error)) << error.Message();
+  ASSERT_TRUE(ParseJson(body(limits::kMaxMessages + 1), &root, &error));
+  EXPECT_FALSE(ReadOllama(root, OllamaForm::kChat, &request, &error));
+  EXPECT_EQ(error.param, "messages[1].tool_calls");
+}
+
 TEST_F(OllamaTest, WrongFieldsAreNamed) {
   struct Case {
     const char* path;

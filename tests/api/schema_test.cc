@@ -635,6 +635,8 @@ TEST(SchemaTest, ProtoFormsNeedTheirType) {
       {"response_format.json_schema", "json_object", set_schema},
       {"response_format.json_schema", "text", set_schema},
       {"response_format.structural_tag", "text", set_tag},
+      {"response_format.structural_tag", "structural_tag",
+       [](v1::ResponseFormat* f) { f->set_structural_tag(R"({"type":"text"})"); }},
   };
   for (const Case& c : cases) {
     v1::ChatCompletionRequest request;

@@ -32,21 +32,15 @@ TEST(BoundedQueueTest, BehavesAsADequeUnderRandomOperations) {
   std::deque<int> model;
   size_t largest = 0;
   for (int i = 0; i < 20'000; ++i) {
-    const uint32_t choice = random() % 5;
-    if (choice < 3) {
+    if (random() % 5 < 3) {
       const bool fits = model.size() < 7;
       ASSERT_EQ(queue.TryPush(i), fits);
       if (fits) model.push_back(i);
-    } else if (choice == 3) {
+    } else {
       const std::optional<int> expected =
           model.empty() ? std::nullopt : std::optional<int>(model.front());
       ASSERT_EQ(queue.Pop(kNoWait), expected);
       if (!model.empty()) model.pop_front();
-    } else {
-      std::vector<int> all;
-      ASSERT_EQ(queue.PopAll(&all), model.size());
-      ASSERT_EQ(all, std::vector<int>(model.begin(), model.end()));
-      model.clear();
     }
     largest = std::max(largest, model.size());
     ASSERT_EQ(queue.size(), model.size());
@@ -88,17 +82,11 @@ TEST(BoundedQueueTest, ManyProducersLoseAndRepeatNothing) {
     });
   }
   std::vector<int> next(kProducers, 0);
-  std::vector<int> batch;
-  int total = 0;
-  while (total < kProducers * kPerProducer) {
-    batch.clear();
-    queue.PopAll(&batch, SystemClock().NowUs() + 10'000'000);
-    ASSERT_FALSE(batch.empty());
-    for (const int item : batch) {
-      const size_t p = static_cast<size_t>(item) / kPerProducer;
-      ASSERT_EQ(item % kPerProducer, next[p]++) << "producer " << p << " out of order";
-    }
-    total += static_cast<int>(batch.size());
+  for (int i = 0; i < kProducers * kPerProducer; ++i) {
+    const std::optional<int> item = queue.Pop(SystemClock().NowUs() + 10'000'000);
+    ASSERT_TRUE(item.has_value());
+    const size_t p = static_cast<size_t>(*item) / kPerProducer;
+    ASSERT_EQ(*item % kPerProducer, next[p]++) << "producer " << p << " out of order";
   }
   EXPECT_EQ(queue.size(), 0u);
 }

@@ -3,16 +3,13 @@
 #include <string_view>
 #include <utility>
 
+#include "src/base/ascii_text.h"
+
 namespace baton::text {
 namespace {
 
 constexpr size_t kMaxMistralName = 256;
 constexpr std::string_view kToolCalls[] = {"[TOOL_CALLS]"};
-
-bool IsNameByte(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-         c == '-' || c == '.';
-}
 
 }  // namespace
 
