@@ -58,7 +58,6 @@ using engine::AnswerGuides;
 using engine::ComputeFirstToken;
 using engine::Engine;
 using engine::EngineConfig;
-using engine::EngineSnapshot;
 using engine::PrefixJournal;
 using engine::RequestState;
 using engine::RequestStatus;
@@ -115,7 +114,6 @@ struct WorkerProcess::Parts {
   std::unique_ptr<OtlpExporter> exporter;  // null without --otlp-endpoint
   std::unique_ptr<WorkerSpans> spans;
   std::unique_ptr<LateWork> late_work;
-  uint64_t num_steps_seen = 0;  // the registration's thread
 
   std::atomic<bool> draining{false};
   std::atomic<bool> drain_asked{false};
@@ -265,10 +263,7 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
 
 v1::WorkerLoad WorkerProcess::Parts::Load() {
   v1::WorkerLoad load;
-  const EngineSnapshot snapshot = engine->Snapshot();
-  const bool has_stepped = snapshot.num_steps != std::exchange(num_steps_seen, snapshot.num_steps);
-  if (has_stepped || snapshot.num_requests > 0) late_work->OnBusy();
-  FillLoad(snapshot, kv->transport()->Links(), &load);
+  FillLoad(engine->Snapshot(), kv->transport()->Links(), &load);
   load.set_draining(draining.load());
   load.set_ready(!draining.load());
   return load;
@@ -470,7 +465,7 @@ Status WorkerProcess::DrainTogether(std::span<WorkerProcess* const> workers,
 void WorkerProcess::Stop() {
   Parts& p = *parts_;
   if (p.stopped.exchange(true)) return;
-  if (p.late_work) p.late_work->Stop();
+  p.late_work.reset();
   std::shared_ptr<Registration> leaving;
   {
     MutexLock lock(p.registration_mutex);
