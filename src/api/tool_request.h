@@ -21,7 +21,7 @@ namespace baton::api {
 // until its tokens are used up.
 inline constexpr size_t kMaxForcedCalls = 16;
 
-// What a keyword of a strict function's schema must be.
+// The form that an error wants of a keyword in a strict function's schema.
 inline constexpr std::string_view kExpectedStrict =
     "a keyword that can be enforced, since the function is strict";
 

@@ -1,6 +1,7 @@
 """What a worker leaves for after its start: most of its KV pool's memory, whose capacity is told
 from the start on, and the check of its tokenizer."""
 
+import contextlib
 import os
 import re
 import signal
@@ -17,10 +18,12 @@ FULL_S = 10 * PATIENCE_S
 def is_full(worker):
     """Every block has memory: of the worker's pool, and of the pools that it reads."""
     folder = f"/proc/{worker['pid']}/fd"
-    paths = [f"{folder}/{fd}" for fd in os.listdir(folder)]
-    arenas = [p for p in paths if os.readlink(p).startswith("/memfd:baton-kv-arena")]
-    assert arenas
-    sizes = [os.stat(path) for path in arenas]
+    sizes = []
+    for fd in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile; arenas stay
+            if os.readlink(f"{folder}/{fd}").startswith("/memfd:baton-kv-arena"):
+                sizes.append(os.stat(f"{folder}/{fd}"))
+    assert sizes
     return all(size.st_blocks * 512 >= size.st_size for size in sizes)
 
 

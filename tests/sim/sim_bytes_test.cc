@@ -251,6 +251,7 @@ const std::set<std::string> kUnsaid = {
     "RouterMessage.start_embedding",
     "SamplingParams.grammar",
     "SamplingParams.prompt_logprobs",
+    "SessionHello.local_stream",
     "StartEmbedding.spec",
     "TokenEvent.embedding",
     "TokenEvent.guess_state",

@@ -7,6 +7,7 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::TokenParser;
 use serde_json::{json, Map, Value};
 
+use super::parts;
 use super::regex::Dialect;
 use super::schema::{self, Blanks, Checked, Strictness};
 use super::state::Grammar;
@@ -378,7 +379,7 @@ fn loosened_places(vocabulary: &Vocabulary, warnings: &[String], checked: &Check
                 found.push(format!("{place}/{key}"));
             }
         }
-        waiting.extend(schema::parts(part, &place, &checked.places));
+        waiting.extend(parts::parts(part, &place, &checked.places));
     }
     found.sort();
     found.dedup();
@@ -410,7 +411,7 @@ fn locate(
     let mut num_probes = 0;
     loop {
         let mut deeper = None;
-        for (place, part) in schema::parts(here, &place, &checked.places) {
+        for (place, part) in parts::parts(here, &place, &checked.places) {
             num_probes += 1;
             if num_probes > MAX_PROBES || budget::is_abandoned() {
                 break;

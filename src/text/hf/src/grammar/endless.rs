@@ -6,8 +6,8 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use super::parts::{each_part, each_part_mut};
 use super::places::{escaped, required_of, target_of, type_names};
-use super::schema::{each_part, each_part_mut};
 use crate::Failure;
 
 /// Schemas that may be looked at before it is known which have an end: some 0.5 s. Each definition

@@ -257,7 +257,9 @@ fn constants_have_no_references() {
 
 #[test]
 fn properties_with_the_names_of_keywords_are_schemas() {
-    let branch = |kind: &str| json!({"type": "object", "required": ["k"], "properties": {"k": {"const": kind}}});
+    let branch = |kind: &str| {
+        json!({"type": "object", "required": ["k"], "properties": {"k": {"const": kind}}})
+    };
     let union = json!({"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]});
     for name in ["const", "enum", "required", "oneOf"] {
         let schema = json!({"type": "object", "properties": {name: union}, "required": [name],

@@ -14,6 +14,7 @@ mod masks;
 mod memory;
 mod names;
 mod one_of;
+mod parts;
 mod places;
 mod regex;
 mod schema;

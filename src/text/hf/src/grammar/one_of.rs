@@ -7,8 +7,8 @@ use std::ops::BitOr;
 
 use serde_json::{Map, Value};
 
+use super::parts::each_part_mut;
 use super::places::{required_of, target_of, type_names};
-use super::schema::each_part_mut;
 
 /// Looked through in a row at most, of references that stand alone.
 const MAX_REFS: usize = 16;
@@ -83,7 +83,8 @@ impl<'a> Walk<'a> {
             exclude_by_a_tag(&groups, self.definitions, &mut self.looks)
                 || (is_ours && self.are_divided(&groups))
         });
-        // llguidance compares each pair of those that stay: 40,000 take 2.5 s, and nothing ends that.
+        // llguidance compares each pair of those that stay: 40,000 take 2.5 s, and nothing ends
+        // that.
         let overlaps = !is_divided && (list.len() > MAX_BRANCHES || self.overlap_if_open(list));
         if overlaps {
             self.overlaps.push(format!("{}/oneOf", self.path.join("/")));
