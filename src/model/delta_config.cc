@@ -1,6 +1,7 @@
 #include "src/model/delta_config.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,10 +46,59 @@ absl::Status ReadShape(const ArchitectureKeys& keys, ModelConfig& config) {
   return OkStatus();
 }
 
+// An element of a list of flags, which programs write as bools or as numbers.
+std::optional<bool> FlagOf(const GgufValue& list, uint64_t idx) {
+  const GgufValue element = list.At(idx).value_or(GgufValue());
+  const std::optional<uint64_t> number = element.AsUint();
+  if (list.element_type() == GgufValueType::kBool || !number.has_value()) return element.AsBool();
+  return *number > 1 ? std::nullopt : std::optional<bool>(*number == 1);
+}
+
+// Which layers are nets by the list of the file, which has layers of prediction too.
+absl::Status ReadListedNets(const ArchitectureKeys& keys, const GgufValue& list,
+                            ModelConfig& config) {
+  const std::string key = keys.Key(kDeltaLayersKey);
+  const uint32_t num_blocks = config.num_layers + config.num_mtp_layers;
+  if (!list.is_array() || list.count() != num_blocks) {
+    return InvalidArgument("key \"{}\" must be {} bools, one for each block", key, num_blocks);
+  }
+  for (uint32_t i = 0; i < num_blocks; ++i) {
+    const std::optional<bool> is_net = FlagOf(list, i);
+    if (!is_net.has_value()) return InvalidArgument("key \"{}\": element {} is no bool", key, i);
+    if (i < config.num_layers) {
+      config.layer_is_delta[i] = *is_net;
+    } else if (*is_net) {
+      return InvalidArgument("key \"{}\" makes layer {} of prediction a gated delta net", key, i);
+    }
+  }
+  if (config.num_delta_layers() < config.num_layers) return OkStatus();
+  return Unimplemented("key \"{}\": all {} layers are: a model without attention is not supported",
+                       key, config.num_layers);
+}
+
+// Without a list one layer of attention follows equal numbers of nets.
+absl::Status ReadDeltaLayers(const ArchitectureKeys& keys, ModelConfig& config) {
+  constexpr std::string_view kInterval = "full_attention_interval";
+  constexpr uint64_t kUsualInterval = 4;
+  config.layer_is_delta.assign(config.num_layers, true);
+  const GgufValue* list = keys.file.FindValue(keys.Key(kDeltaLayersKey));
+  if (list != nullptr) return ReadListedNets(keys, *list, config);
+  BATON_ASSIGN_OR_RETURN(const uint64_t interval,
+                         keys.file.UintOr(keys.Key(kInterval), kUsualInterval));
+  if (interval == 0 || interval > config.num_layers) {
+    return Unimplemented(
+        "key \"{}\" is {}, supported is [1, {}]: a model of {} layers without attention is not",
+        keys.Key(kInterval), interval, config.num_layers, config.num_layers);
+  }
+  for (uint64_t i = interval - 1; i < config.num_layers; i += interval) {
+    config.layer_is_delta[i] = false;
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 absl::Status ReadDeltaNets(const GgufFile& file, ModelConfig& config) {
-  constexpr std::string_view kInterval = "full_attention_interval";
   constexpr std::string_view kPrediction = "nextn_predict_layers";
   const ArchitectureKeys keys{file, config.traits->name};
   BATON_ASSIGN_OR_RETURN(const uint64_t num_mtp, file.UintOr(keys.Key(kPrediction), 0));
@@ -59,18 +109,7 @@ absl::Status ReadDeltaNets(const GgufFile& file, ModelConfig& config) {
   config.num_mtp_layers = static_cast<uint32_t>(num_mtp);
   config.num_layers -= config.num_mtp_layers;
   BATON_RETURN_IF_ERROR(ReadShape(keys, config));
-  constexpr uint64_t kUsualInterval = 4;
-  BATON_ASSIGN_OR_RETURN(const uint64_t interval, file.UintOr(keys.Key(kInterval), kUsualInterval));
-  if (interval == 0 || interval > config.num_layers) {
-    return Unimplemented(
-        "key \"{}\" is {}, supported is [1, {}]: a model of {} layers without attention is not",
-        keys.Key(kInterval), interval, config.num_layers, config.num_layers);
-  }
-  config.layer_is_delta.assign(config.num_layers, true);
-  for (uint64_t i = interval - 1; i < config.num_layers; i += interval) {
-    config.layer_is_delta[i] = false;
-  }
-  return OkStatus();
+  return ReadDeltaLayers(keys, config);
 }
 
 absl::Status ReadMambaLayers(const GgufFile& file, ModelConfig& config) {

@@ -4,6 +4,7 @@
 #define BATON_MODEL_DELTA_CONFIG_H_
 
 #include <cstdint>
+#include <string_view>
 
 #include "src/base/status.h"
 #include "src/model/gguf.h"
@@ -11,7 +12,10 @@
 
 namespace baton::model {
 
-// Reads the keys of delta nets (ssm.*, full_attention_interval) and of multi-token prediction
+// Which blocks are gated delta nets, one by one. Files without it have full_attention_interval.
+inline constexpr std::string_view kDeltaLayersKey = "attention.recurrent_layers";
+
+// Reads the keys of delta nets (ssm.*, kDeltaLayersKey) and of multi-token prediction
 // (nextn_predict_layers). On entry num_layers is block_count; the layers of prediction are taken
 // off. Errors as ReadModelConfig.
 absl::Status ReadDeltaNets(const GgufFile& file, ModelConfig& config);

@@ -563,6 +563,20 @@ absl::Status ReadTied(const JsonObject& config, HfConfig& out) {
   return OkStatus();
 }
 
+// Without parameters of rotation gpt_oss has those of its class. For a null in their older place
+// releases of transformers before 5 scale nothing, and later ones take the same parameters.
+absl::Status CheckNullScaling(const JsonObject& config) {
+  constexpr const char* kKey = "rope_scaling";
+  const bool is_gpt_oss = config.object().at("model_type") == "gpt_oss";
+  const auto scaling = config.object().find(kKey);
+  const bool is_null = scaling != config.object().end() && IsNothing(*scaling);
+  if (!is_gpt_oss || !is_null || config.Has("rope_parameters")) return OkStatus();
+  return FolderError(FolderErrorCode::kBadValue,
+                     fmt::format("{}: \"{}\" is null or empty, and releases of transformers do "
+                                 "not agree what that is; wanted an object, or \"rope_parameters\"",
+                                 config.where(), kKey));
+}
+
 absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) {
   BATON_ASSIGN_OR_RETURN(const std::string type, config.String("model_type"));
   out.keys.AddString("general.architecture", out.traits->name);
@@ -620,6 +634,7 @@ absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text) {
     BATON_RETURN_IF_ERROR(TakeTextConfig(json, out));
     out.traits = FindArchitectureOfHf(json["model_type"].get_ref<const std::string&>());
   }
+  BATON_RETURN_IF_ERROR(CheckNullScaling(JsonObject(json, "config.json")));
   AddHfDefaults(json["model_type"].get_ref<const std::string&>(), json);
   JoinEqualNumbers(json);
   return ReadTextConfig(JsonObject(json, out.has_images ? kTextConfig : "config.json"),

@@ -42,6 +42,7 @@ struct HfConfig {
   HfLatentShape latent;             // of traits->latent_kv
   HfLayerRange prediction_layers;   // left out: they predict tokens further ahead
   uint32_t num_layers = 0;          // of a model with gated delta nets, where no key has it yet
+  std::vector<bool> delta_layers;   // which those are, where no interval of attention says it
   kernels::DeltaShape delta;        // of those, or of Mamba-2
   uint32_t num_conv_biases = 0;     // layers of Mamba-2 whose convolution has a bias
   std::vector<float> rope_factors;  // llama 3's scaling, LongRoPE's short set, or empty

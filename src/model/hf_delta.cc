@@ -4,6 +4,8 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "kernels/ops.h"
 #include "src/model/hf_config.h"
@@ -26,32 +28,57 @@ constexpr HfDeltaKeys kShapeKeys = {.num_taps = "linear_conv_kernel_dim",
                                     .num_k_heads = "linear_num_key_heads",
                                     .num_v_heads = "linear_num_value_heads"};
 
-// Every so many layers one is of attention: by layer_types, or by a key of its own.
-absl::StatusOr<uint32_t> ReadInterval(const JsonObject& config, uint32_t layers) {
+// Which layers are nets: all but the last of each `interval`.
+std::vector<bool> NetsBetween(uint32_t interval, uint32_t layers) {
+  std::vector<bool> nets(layers, true);
+  for (uint32_t i = interval; i <= layers && i > 0; i += interval) nets[i - 1] = false;
+  return nets;
+}
+
+// "layer_types", one by one.
+absl::StatusOr<std::vector<bool>> ReadListedNets(const JsonObject& config, const Json& types,
+                                                 uint32_t layers) {
+  if (!types.is_array() || types.size() != layers) {
+    return config.Bad("layer_types", fmt::format("a list of {} texts", layers));
+  }
+  std::vector<bool> nets;
+  for (const Json& type : types) {
+    if (type != "linear_attention" && type != "full_attention") {
+      return config.Bad("layer_types", "linear_attention or full_attention each");
+    }
+    nets.push_back(type == "linear_attention");
+  }
+  return nets;
+}
+
+// Which layers are nets: by layer_types, or by the interval of those of attention. The key of GGUF
+// that lists them is only for those that no interval gives: older programs do not read it.
+absl::Status ReadNets(const JsonObject& config, HfConfig& out) {
   constexpr const char* kInterval = "full_attention_interval";
   constexpr uint32_t kUsual = 4;
+  const uint32_t layers = out.num_layers;
   BATON_ASSIGN_OR_RETURN(uint32_t interval, config.UintOr(kInterval, kUsual));
   const Json* types = config.Find("layer_types");
+  std::vector<bool> nets = NetsBetween(interval, layers);
   if (types != nullptr) {
-    if (!types->is_array() || types->size() != layers) {
-      return config.Bad("layer_types", fmt::format("a list of {} texts", layers));
+    BATON_ASSIGN_OR_RETURN(const std::vector<bool> listed, ReadListedNets(config, *types, layers));
+    if (config.Has(kInterval) && listed != nets) {
+      return config.Bad(kInterval, "that of \"layer_types\"");
     }
-    const auto first = std::find(types->begin(), types->end(), "full_attention");
-    const auto stated = static_cast<uint32_t>(first - types->begin()) + 1;
-    if (config.Has(kInterval) && interval != stated) {
-      return config.Bad(kInterval, fmt::format("the {} of \"layer_types\"", stated));
-    }
-    interval = stated;
-    for (uint32_t i = 0; i < layers; ++i) {
-      const bool is_full = interval <= layers && i % interval == interval - 1;
-      if ((*types)[i] == (is_full ? "full_attention" : "linear_attention")) continue;
-      return config.Bad("layer_types",
-                        "linear_attention, but for full_attention after equal numbers of them");
-    }
+    const auto first = std::find(listed.begin(), listed.end(), false);
+    interval = static_cast<uint32_t>(first - listed.begin()) + 1;
+    nets = listed;
   }
-  if (interval >= 1 && interval <= layers) return interval;
-  return config.Unsupported(types == nullptr ? kInterval : "layer_types",
-                            "at least one layer of full_attention");
+  if (std::find(nets.begin(), nets.end(), false) == nets.end()) {
+    return config.Unsupported(types == nullptr ? kInterval : "layer_types",
+                              "at least one layer of full_attention");
+  }
+  if (nets != NetsBetween(interval, layers)) {
+    out.delta_layers = std::move(nets);
+  } else {
+    out.keys.AddU32(fmt::format("{}.{}", out.traits->name, kInterval), interval);
+  }
+  return OkStatus();
 }
 
 // Which head of GGUF holds the heads of v that a folder has as number `head`.
@@ -104,14 +131,12 @@ absl::Status ReadHfDeltaNets(const JsonObject& config, HfConfig& out) {
   if (config.Has("sliding_window")) return config.Unsupported("sliding_window", "null");
   DeltaShape& shape = out.delta;
   BATON_RETURN_IF_ERROR(ReadHfDeltaShape(config, kShapeKeys, shape));
-  BATON_ASSIGN_OR_RETURN(const uint32_t interval, ReadInterval(config, out.num_layers));
   out.keys.AddU32(arch + ".ssm.conv_kernel", shape.num_taps);
   out.keys.AddU32(arch + ".ssm.state_size", shape.k_dim);
   out.keys.AddU32(arch + ".ssm.group_count", shape.num_k_heads);
   out.keys.AddU32(arch + ".ssm.time_step_rank", shape.num_v_heads);
   out.keys.AddU32(arch + ".ssm.inner_size", shape.value_size());
-  out.keys.AddU32(arch + ".full_attention_interval", interval);
-  return OkStatus();
+  return ReadNets(config, out);
 }
 
 absl::Status TileVHeads(const DeltaShape& shape, HfVHeads form, uint64_t num_rows,

@@ -16,6 +16,7 @@
 #include "src/base/log.h"
 #include "src/base/quoted_text.h"
 #include "src/device/aligned_buffer.h"
+#include "src/model/delta_config.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_config.h"
 #include "src/model/hf_deepseek.h"
@@ -767,6 +768,10 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path) 
     const std::string arch(config.traits->name);
     config.keys.AddU32(arch + ".block_count", config.num_layers + num_predicting);
     if (num_predicting > 0) config.keys.AddU32(arch + ".nextn_predict_layers", num_predicting);
+    if (!config.delta_layers.empty()) {
+      config.delta_layers.resize(config.num_layers + num_predicting, false);
+      config.keys.AddBools(fmt::format("{}.{}", arch, kDeltaLayersKey), config.delta_layers);
+    }
   }
   for (const auto& file : storage->files) {
     assembly.file_bytes += file->file_bytes();

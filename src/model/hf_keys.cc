@@ -583,8 +583,12 @@ void AddHfDefaults(std::string_view model_type, Json& config) {
     if (row.model_type != model_type) continue;
     const Json values = Json::parse(row.values);  // items() refers to it
     for (const auto& [key, value] : values.items()) {
-      // Releases before 5 had the parameters of rotation elsewhere.
-      if (key == "rope_parameters" && config.contains("rope_scaling")) continue;
+      if (key == "rope_parameters") {
+        // Releases before 5 had the parameters of rotation elsewhere. null is as if it were absent.
+        const bool is_there = config.contains(key) && !config[key].is_null();
+        if (!is_there && !config.contains("rope_scaling")) config[key] = value;
+        continue;
+      }
       // The value that stands in rope_parameters holds.
       if (key == "partial_rotary_factor" && HoldsPartial(config)) continue;
       if (!config.contains(key)) config[key] = value;

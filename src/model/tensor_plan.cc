@@ -8,6 +8,7 @@
 
 #include "src/base/check.h"
 #include "src/base/quoted_text.h"
+#include "src/model/delta_config.h"
 
 namespace baton::model {
 
@@ -80,6 +81,7 @@ class TensorFinder {
   void Ignore(std::string_view name) {
     if (Has(name)) (void)Find(name);
   }
+  bool HasKey(std::string_view key) const { return file_.FindValue(key) != nullptr; }
   bool is_folder() const { return file_.is_folder(); }
   // Tensors of a layer that nothing is computed with.
   void ReadPast(uint32_t layer) {
@@ -172,10 +174,14 @@ struct LayerPlanner {
     const bool is_delta = config.IsDelta(layer);
     const std::string other = is_delta ? Name("attn_q") : fmt::format("blk.{}.ssm_a", layer);
     if (!finder.Has(other)) return OkStatus();
+    const std::string list = fmt::format("{}.{}", config.architecture, kDeltaLayersKey);
+    const std::string key = finder.HasKey(list)
+                                ? list
+                                : fmt::format("{}.full_attention_interval", config.architecture);
     return InvalidArgument(
         "{} makes layer {} {}, but it has the tensor \"{}\"",
         finder.is_folder() ? "\"layer_types\" (or \"full_attention_interval\")"
-                           : fmt::format("key \"{}.full_attention_interval\"", config.architecture),
+                           : fmt::format("key \"{}\"", key),
         layer, is_delta ? "a gated delta net" : "one of attention", other);
   }
 

@@ -51,6 +51,9 @@ class ChangedFile {
   }
   // Instead of the key that the file has, if it has it.
   void SetU32(std::string key, uint32_t value) { numbers_.push_back({std::move(key), value}); }
+  void SetBools(std::string key, std::vector<bool> values) {
+    bools_.push_back({std::move(key), std::move(values)});
+  }
   void SetFalse(std::string key) { false_keys_.push_back(std::move(key)); }
   void SetInts(std::string key, std::vector<int32_t> values) {
     lists_.push_back({std::move(key), std::move(values)});
@@ -61,13 +64,15 @@ class ChangedFile {
     const auto is_set = [this](std::string_view key) {
       const auto has_key = [&](const auto& row) { return row.first == key; };
       return std::any_of(numbers_.begin(), numbers_.end(), has_key) ||
-             std::any_of(lists_.begin(), lists_.end(), has_key);
+             std::any_of(lists_.begin(), lists_.end(), has_key) ||
+             std::any_of(bools_.begin(), bools_.end(), has_key);
     };
     for (const GgufEntry& entry : golden_->entries()) {
       if (!is_set(entry.key)) writer.AddValue(entry.key, entry.value);
     }
     for (const auto& [key, value] : numbers_) writer.AddU32(key, value);
     for (const auto& [key, values] : lists_) writer.AddInts(key, values);
+    for (const auto& [key, values] : bools_) writer.AddBools(key, values);
     for (const std::string& key : false_keys_) writer.AddBool(key, false);
     for (const TensorCopy& tensor : tensors_) {
       writer.AddTensor({tensor.name, tensor.dims, tensor.type_id, tensor.data.size()});
@@ -94,6 +99,7 @@ class ChangedFile {
   std::vector<TensorCopy> tensors_;
   std::vector<std::pair<std::string, uint32_t>> numbers_;
   std::vector<std::pair<std::string, std::vector<int32_t>>> lists_;
+  std::vector<std::pair<std::string, std::vector<bool>>> bools_;
   std::vector<std::string> false_keys_;
 };
 

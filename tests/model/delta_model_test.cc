@@ -237,6 +237,50 @@ TEST(DeltaModelTest, RefusesKeysAndTensorsThatDisagree) {
   ExpectRefused(WithValue("qwen35.nextn_predict_layers", 0), "blk.5.");
 }
 
+constexpr const char* kList = "qwen35.attention.recurrent_layers";
+constexpr const char* kInterval = "qwen35.full_attention_interval";
+
+// The file with a list of its nets, and without the interval that says the same.
+ChangedFile WithList(const std::vector<bool>& nets) {
+  ChangedFile changed(kFile);
+  changed.SetU32(kInterval, 2);  // the list is what holds
+  changed.SetBools(kList, nets);
+  return changed;
+}
+
+// As files have it that converters wrote since then: one for each block, also of prediction.
+TEST(DeltaModelTest, AListSaysWhichLayersAreNets) {
+  const std::vector<bool> nets = {true, true, true, false, true, false};
+  const auto plain = GgufFile::Open(GoldenPath(kFile));
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  const auto wanted = ReadModelConfig(**plain);
+  ASSERT_TRUE(wanted.ok()) << wanted.status();
+  ChangedFile numbers(kFile);
+  numbers.SetInts(kList, {1, 1, 1, 0, 1, 0});
+  for (const std::vector<std::byte>& bytes : {WithList(nets).Bytes(), numbers.Bytes()}) {
+    const auto file = GgufFile::FromBytes(bytes);
+    ASSERT_TRUE(file.ok()) << file.status();
+    const auto config = ReadModelConfig(**file);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(CanonicalText(*config), CanonicalText(*wanted));
+  }
+}
+
+TEST(DeltaModelTest, RefusesAListThatDisagrees) {
+  ExpectRefused(WithList({true, true, true, false, true}).Bytes(), "must be 6 bools");
+  ExpectRefused(WithList({true, true, false, true, true, false}).Bytes(),
+                "key \"qwen35.attention.recurrent_layers\" makes layer 2 one of attention, but it "
+                "has the tensor \"blk.2.ssm_a\"");
+  ExpectRefused(WithList({true, true, true, true, true, false}).Bytes(), "without attention");
+  ExpectRefused(WithList({true, true, true, false, true, true}).Bytes(), "layer 5 of prediction");
+  ChangedFile changed(kFile);
+  changed.SetInts(kList, {1, 1, 1, 0, 2, 0});
+  ExpectRefused(changed.Bytes(), "element 4 is no bool");
+  changed = ChangedFile(kFile);
+  changed.SetU32(kList, 1);
+  ExpectRefused(changed.Bytes(), "must be 6 bools");
+}
+
 // As converters leave them out. All that is said of it is one line, as of a file that has them.
 TEST(DeltaModelTest, TensorsOfPredictionMayBeMissing) {
   ChangedFile changed(kFile);
@@ -268,7 +312,7 @@ TEST(DeltaModelTest, RefusesFoldersByKey) {
   EXPECT_THAT(RefusalOf("linear_key_head_dim", 20), HasSubstr("a multiple of 16 in [16, 256]"));
   EXPECT_THAT(RefusalOf("linear_num_value_heads", 3),
               HasSubstr("a multiple of the 2 of \"linear_num_key_heads\""));
-  EXPECT_THAT(RefusalOf("full_attention_interval", 3), HasSubstr("the 4 of \"layer_types\""));
+  EXPECT_THAT(RefusalOf("full_attention_interval", 3), HasSubstr("that of \"layer_types\""));
   const std::string linear = "linear_attention";
   const std::string full = "full_attention";
   EXPECT_THAT(RefusalOf("layer_types", {linear, full, linear, linear, linear}),
@@ -276,6 +320,27 @@ TEST(DeltaModelTest, RefusesFoldersByKey) {
   EXPECT_THAT(RefusalOf("layer_types", {linear, linear, linear, linear, linear}),
               HasSubstr("layer_types"));
   EXPECT_THAT(RefusalOf("sliding_window", 16), HasSubstr("sliding_window"));
+}
+
+// A folder may have its layers in any order.
+TEST(DeltaModelTest, ListsTheLayersThatNoIntervalGives) {
+  std::ifstream in(GoldenPath("tiny_qwen35/config.json"));
+  Json json = Json::parse(in);
+  json.erase("full_attention_interval");
+  const std::string linear = "linear_attention";
+  const std::string full = "full_attention";
+  const auto listed = [&](const std::vector<std::string>& types) {
+    json["layer_types"] = types;
+    const auto config = ReadHfConfig(json.dump());
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? config->delta_layers : std::vector<bool>();
+  };
+  EXPECT_EQ(listed({linear, full, linear, full, linear}), std::vector<bool>());
+  EXPECT_EQ(listed({full, full, full, full, full}), std::vector<bool>());
+  EXPECT_EQ(listed({linear, full, linear, linear, linear}),
+            (std::vector<bool>{true, false, true, true, true}));
+  EXPECT_EQ(listed({full, linear, linear, linear, full}),
+            (std::vector<bool>{false, true, true, true, false}));
 }
 
 TEST(DeltaModelTest, HeadsOfVGoToTheirPlaceInGguf) {

@@ -157,6 +157,10 @@ TEST(HfConfigTest, ReadsBothFormsOfGptOss) {
   parameters.erase("beta_slow");
   EXPECT_EQ(KeysOf(SmallConfig("gpt_oss")),
             KeysOf(With({"gpt_oss", {{"rope_parameters", parameters}}})));
+  EXPECT_EQ(KeysOf(SmallConfig("gpt_oss")),
+            KeysOf(With({"gpt_oss", {{"rope_parameters", nullptr}}})));
+  EXPECT_EQ(KeysOf(With({"gpt_oss", {{"rope_parameters", parameters}, {"rope_scaling", nullptr}}})),
+            KeysOf(With({"gpt_oss", {{"rope_parameters", parameters}}})));
 }
 
 TEST(HfConfigTest, RefusesWhatGptOssCannotBe) {
@@ -166,6 +170,13 @@ TEST(HfConfigTest, RefusesWhatGptOssCannotBe) {
   json = SmallConfig("gpt_oss");
   json["experts_per_token"] = 4;
   ExpectRefused(json.dump(), E::kBadValue, "\"experts_per_token\" is 4");
+  for (const Json& nothing : {Json(nullptr), Json(Json::object())}) {
+    json = SmallConfig("gpt_oss");
+    json["rope_scaling"] = nothing;
+    ExpectRefused(json.dump(), E::kBadValue, "releases of transformers do not agree");
+    json["rope_parameters"] = nullptr;
+    ExpectRefused(json.dump(), E::kBadValue, "releases of transformers do not agree");
+  }
   json = SmallConfig("llama");
   json["quantization_config"] = {{"quant_method", "mxfp4"}};
   ExpectRefused(json.dump(), E::kQuantized, "mxfp4");
