@@ -144,8 +144,7 @@ bool IsKnown(std::string_view name, const ArchitectureTraits& traits) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   return is_in(kKnownKeys) || (traits.mixed_layers && is_in(kKnownOfMixedLayers)) ||
-         (traits.delta_nets && name == kDeltaLayersKey) ||
-         (traits.latent_kv && IsLatentKey(name));
+         (traits.delta_nets && name == kDeltaLayersKey) || (traits.latent_kv && IsLatentKey(name));
 }
 
 absl::Status CheckKnown(const ArchitectureKeys& keys, const ArchitectureTraits& traits) {

@@ -175,14 +175,12 @@ struct LayerPlanner {
     const std::string other = is_delta ? Name("attn_q") : fmt::format("blk.{}.ssm_a", layer);
     if (!finder.Has(other)) return OkStatus();
     const std::string list = fmt::format("{}.{}", config.architecture, kDeltaLayersKey);
-    const std::string key = finder.HasKey(list)
-                                ? list
-                                : fmt::format("{}.full_attention_interval", config.architecture);
-    return InvalidArgument(
-        "{} makes layer {} {}, but it has the tensor \"{}\"",
-        finder.is_folder() ? "\"layer_types\" (or \"full_attention_interval\")"
-                           : fmt::format("key \"{}\"", key),
-        layer, is_delta ? "a gated delta net" : "one of attention", other);
+    const std::string key =
+        finder.HasKey(list) ? list : fmt::format("{}.full_attention_interval", config.architecture);
+    return InvalidArgument("{} makes layer {} {}, but it has the tensor \"{}\"",
+                           finder.is_folder() ? "\"layer_types\" (or \"full_attention_interval\")"
+                                              : fmt::format("key \"{}\"", key),
+                           layer, is_delta ? "a gated delta net" : "one of attention", other);
   }
 
   absl::Status CheckMambaKind() const {
