@@ -50,7 +50,7 @@ FORWARD = (
 STREAMS = (1, 4, 16)
 TTFT_TOKENS = (128, 512)
 TTFT_REQUESTS = 8
-BURST = {"streams": 4, "long_prompts": 3, "long_tokens": 2000, "at_s": 3.0, "gap_s": 0.6}
+BURST = {"streams": 4, "long_prompts": 3, "long_tokens": 2000, "at_s": 1.0, "gap_s": 0.6}
 # Prompts that go on like this for a while, in any model.
 GOLDEN = ("1 2 3 4 5 6 7 8", "a b c d e f g", "Monday, Tuesday,", "one two three four")
 TOKEN_IDS = "1000:40000"  # ordinary tokens in the vocabularies of both demo models
