@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -193,16 +194,18 @@ TEST_F(WorkerProcessTest, ALinkThatComesIsToldAtOnce) {
     };
   };
   constexpr int kTimes = 5;
-  int64_t waited_us = 0;
+  std::vector<int64_t> waits_us;
   for (int i = 0; i < kTimes; ++i) {
     const int64_t start_us = SystemClock().NowUs();
     router_.SendTo("prefill-0", PeersOf(&hello));
     ASSERT_TRUE(router_.Wait(says(true)));
-    waited_us += SystemClock().NowUs() - start_us;
+    waits_us.push_back(SystemClock().NowUs() - start_us);
     router_.SendTo("prefill-0", PeersOf(nullptr));
     ASSERT_TRUE(router_.Wait(says(false)));
   }
-  EXPECT_LT(waited_us, kTimes * 1'000'000 / 4) << "a heartbeat is half a second away on average";
+  // The median, since a busy machine may hold up one or two.
+  std::ranges::nth_element(waits_us, waits_us.begin() + kTimes / 2);
+  EXPECT_LT(waits_us[kTimes / 2], 300'000) << "a heartbeat is half a second away on average";
 }
 
 // A wrong flag, and the words that the one line must have.
