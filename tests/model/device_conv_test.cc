@@ -133,24 +133,7 @@ INSTANTIATE_TEST_SUITE_P(Models, DeviceConvTest,
 
 // Long steps unpack the matrices of convolutions too.
 TEST(DeviceConvWeightsTest, PackedAndInBf16TheyGiveTheSameBits) {
-  WeightsOnDevice packed(Tiny("head64_lfm2_q4_0"), /*keeps_packed=*/true);
-  WeightsOnDevice in_bf16(Tiny("head64_lfm2_q4_0"), /*keeps_packed=*/false);
-  ASSERT_TRUE(packed.fixture.status().ok()) << packed.fixture.status();
-  ASSERT_TRUE(in_bf16.fixture.status().ok()) << in_bf16.fixture.status();
-  EXPECT_GT(packed.model().packed_bytes(), 0u);
-  EXPECT_EQ(in_bf16.model().packed_bytes(), 0u);
-  EXPECT_LT(packed.model().weight_bytes(), in_bf16.model().weight_bytes());
-  const std::vector<TokenId> tokens = RandomTokens(140, TestSeed());
-  const std::span<const TokenId> all(tokens);
-  const std::vector<std::vector<Chunk>> steps = {
-      {{0, 0, all.first(130)}}, {{0, 130, all.subspan(130, 1)}}, {{0, 131, all.subspan(131, 9)}}};
-  for (const std::vector<Chunk>& step : steps) {
-    const auto one = packed.fixture.Run(step);
-    const auto other = in_bf16.fixture.Run(step);
-    ASSERT_TRUE(one.ok() && other.ok()) << one.status() << other.status();
-    EXPECT_EQ(*one, *other);
-  }
-  EXPECT_EQ(packed.fixture.KvBytes(0, 140), in_bf16.fixture.KvBytes(0, 140));
+  ExpectEqualPackedAndInBf16("head64_lfm2_q4_0");
 }
 
 TEST(DeviceConvLoadTest, WhatADeviceDoesNotServeIsNamed) {

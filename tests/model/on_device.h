@@ -4,13 +4,17 @@
 
 #include <cstdint>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
+
+#include "gtest/gtest.h"
 
 #include "src/model/compute_device.h"
 #include "tests/model/golden_file.h"
 #include "tests/model/model_fixture.h"
 #include "tests/model/test_model.h"
+#include "tests/test_seed.h"
 
 namespace baton::model {
 
@@ -60,6 +64,28 @@ inline std::vector<TokenId> RandomTokens(size_t count, uint64_t seed) {
   std::vector<TokenId> out(count);
   for (TokenId& token : out) token = static_cast<TokenId>(random() % 263);
   return out;
+}
+
+// Steps of a tiny model have the same bits whether its matrices are packed on the device or bf16.
+inline void ExpectEqualPackedAndInBf16(const std::string& name) {
+  WeightsOnDevice packed(Tiny(name), /*keeps_packed=*/true);
+  WeightsOnDevice in_bf16(Tiny(name), /*keeps_packed=*/false);
+  ASSERT_TRUE(packed.fixture.status().ok()) << packed.fixture.status();
+  ASSERT_TRUE(in_bf16.fixture.status().ok()) << in_bf16.fixture.status();
+  EXPECT_GT(packed.model().packed_bytes(), 0u);
+  EXPECT_EQ(in_bf16.model().packed_bytes(), 0u);
+  EXPECT_LT(packed.model().weight_bytes(), in_bf16.model().weight_bytes());
+  const std::vector<TokenId> tokens = RandomTokens(140, TestSeed());
+  const std::span<const TokenId> all(tokens);
+  const std::vector<std::vector<Chunk>> steps = {
+      {{0, 0, all.first(130)}}, {{0, 130, all.subspan(130, 1)}}, {{0, 131, all.subspan(131, 9)}}};
+  for (const std::vector<Chunk>& step : steps) {
+    const auto one = packed.fixture.Run(step);
+    const auto other = in_bf16.fixture.Run(step);
+    ASSERT_TRUE(one.ok() && other.ok()) << one.status() << other.status();
+    EXPECT_EQ(*one, *other);
+  }
+  EXPECT_EQ(packed.fixture.KvBytes(0, 140), in_bf16.fixture.KvBytes(0, 140));
 }
 
 }  // namespace baton::model
