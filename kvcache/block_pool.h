@@ -1,9 +1,9 @@
-// BlockPool: who owns each block of one arena, and how many hold it. Owned by the engine thread;
-// pure (no clock, lock or device). Memory is taken at construction; no call allocates after it.
+// BlockPool: the owner and the number of holders of each block of one arena. Owned by the engine
+// thread; pure (no clock, lock or device). It takes its memory at construction, and none later.
 //
 // A block has one phase (set by its owner along a checked table) and two counts: request references
 // (sequences and reservations) and transfer references (a transport may touch its bytes). Its
-// label, the one that is counted and shown, follows from both:
+// label, which metrics count and show, follows from both:
 //
 //   both counts 0               -> free, or cached when the prefix cache keeps it
 //   only transfer references    -> draining     (released, but bytes may still move)
@@ -21,7 +21,7 @@
 //  4. A block becomes free or cached in the call that drops its last reference. A cached block
 //     becomes free when Allocate needs it, and its keeper is told before it is used again.
 //  5. Blocks may get their memory after the pool is made (ReadyBlocks). Allocate gives blocks with
-//     memory only. The others count as free, and as quarantined once they will never have any.
+//     memory only. The other blocks count as free, or as quarantined once none will come.
 #ifndef BATON_KVCACHE_BLOCK_POOL_H_
 #define BATON_KVCACHE_BLOCK_POOL_H_
 
@@ -82,7 +82,7 @@ struct BlockInfo {
   BlockState state = BlockState::kFree;
   uint32_t request_refs = 0;
   uint32_t transfer_refs = 0;
-  bool kept = false;  // by the prefix cache too: requests besides the owner may hold it
+  bool kept = false;  // the prefix cache keeps it: other requests than the owner may hold it
   RequestUid owner;   // of the last allocation
 };
 
@@ -90,8 +90,8 @@ struct BlockInfo {
 class CacheKeeper {
  public:
   virtual ~CacheKeeper() = default;
-  // `block`, of this key, was cached and is about to be used for something else. May set keys of
-  // other blocks and stop keeping them, nothing else.
+  // The pool is about to use the cached `block`, whose key is `key`, for something else. The call
+  // may set keys of other blocks and stop keeping them, nothing else.
   virtual void OnEvicted(BlockHandle block, const EvictionKey& key) = 0;
 };
 
@@ -101,41 +101,41 @@ class BlockPool {
  public:
   // 1 <= num_blocks <= 2^31. All blocks are free.
   BlockPool(uint32_t num_blocks, const ReadyBlocks& ready);
-  // All of them have memory.
+  // All blocks have memory.
   explicit BlockPool(uint32_t num_blocks) : BlockPool(num_blocks, {num_blocks, num_blocks}) {}
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
   // Appends `num_blocks` handles to `out`, each with one request reference, in `phase`
   // (kComputing, kReserved or kBound). False, and nothing changed, when fewer are available.
-  // O(num_blocks), times log of the pool for what is evicted. Freed blocks are reused last-in
-  // first-out, so that few pages are warm; cached ones are taken when no free one is left.
+  // O(num_blocks), times log of the pool for evicted blocks. The block freed last is used first, so
+  // that few pages are warm. Cached blocks are taken when no free one is left.
   bool Allocate(uint32_t num_blocks, BlockState phase, const RequestUid& owner,
                 std::vector<BlockHandle>* out);
 
-  // How far the blocks have memory now; goes on from what was told before (ready_blocks.h).
+  // Says how many blocks have memory now; ready_blocks.h says how the value may change.
   // O(blocks that will never have memory).
   void SetReady(const ReadyBlocks& ready);
 
-  // One more holder of a kind.
+  // Adds a holder.
   void AddRequestRef(BlockHandle handle);
   void AddTransferRef(BlockHandle handle);
-  // One holder less; the block may become draining or free (then the handle is stale from the next
-  // allocation on).
+  // Removes a holder. The block may become draining or free; a free block's handle is stale from
+  // the block's next allocation on.
   void DropRequestRef(BlockHandle handle);
   void DropTransferRef(BlockHandle handle);
 
-  // The prefix cache keeps a block that is in use and not kept yet: it stays after its last
-  // reference, as cached, until it is evicted.
+  // The prefix cache keeps a block that is in use and not kept yet. The block stays cached after
+  // its last reference is dropped, until the pool evicts it.
   void KeepCached(BlockHandle handle, const EvictionKey& key);
-  // The prefix cache keeps it no more: it is free at once, or once its last holder drops it.
+  // The prefix cache stops keeping a block: it is free now, or once its last holder drops it.
   void StopKeeping(BlockHandle handle);
-  // Sets how much a kept block is worth from now on.
+  // Sets the value of a kept block.
   void SetEvictionKey(BlockHandle handle, const EvictionKey& key);
   const EvictionKey& EvictionKeyOf(BlockHandle handle) const;
-  // One more holder of a kept block; if it is the only one, the block is `owner`'s in `phase`.
+  // Adds a holder to a kept block. An only holder makes the block `owner`'s, in `phase`.
   void AcquireCached(BlockHandle handle, BlockState phase, const RequestUid& owner);
-  // Told of evictions; outlives the pool or is set back to null. One at most.
+  // Sets the one keeper that hears of evictions. It outlives the pool or is set back to null.
   void SetCacheKeeper(CacheKeeper* keeper) { keeper_ = keeper; }
 
   // Changes the phase along IsAllowedTransition; the same phase again is allowed.
@@ -181,7 +181,7 @@ class BlockPool {
   };
 
   static BlockState Label(const Block& block);
-  // Somebody or the cache holds it.
+  // True while a request, a transfer or the cache holds the block.
   static bool IsHeld(const Block& block);
   Block& Use(BlockHandle handle);
   const Block& Use(BlockHandle handle) const;

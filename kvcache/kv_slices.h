@@ -1,10 +1,9 @@
-// Moving KV slices between scattered blocks and a contiguous staging buffer, with their checksums:
-// the parameters of the kernels that do it (kernels/cuda/kv_slices.cu), and the keys of the hash.
-// Pure; any thread.
+// Parameters of the kernels that move KV slices between scattered blocks and a contiguous staging
+// buffer (kernels/cuda/kv_slices.cu), and the keys of their checksums. Pure; any thread.
 //
-// A checksum is XXH3-64 with seed 0, the one that the hand-off carries for each (block, layer)
-// slice (kvcache/transport/slice_copy.h): its sums over 64-byte stripes are integers, so any order
-// gives the same bits, and only one multiplication a KiB is a chain.
+// A checksum is XXH3-64 with seed 0, as hand-offs carry it for each (block, layer) slice
+// (kvcache/transport/slice_copy.h). It adds 64-byte stripes as integers, so any order gives the
+// same bits, and only one multiplication a KiB must wait for the one before it.
 #ifndef BATON_KVCACHE_KV_SLICES_H_
 #define BATON_KVCACHE_KV_SLICES_H_
 
@@ -31,7 +30,8 @@ inline constexpr uint32_t kMaxKvSliceBytes = 64u << 20;  // kMaxSliceBytes of th
 constexpr bool IsKvSliceSize(uint64_t bytes) {
   return bytes % 64 == 0 && bytes >= kMinKvSliceBytes && bytes <= kMaxKvSliceBytes;
 }
-// Whether they take those of so many ranks: K and V of each one's heads are whole 16 bytes.
+// Whether the kernels take slices of `num_ranks` ranks: K and V of each rank's heads are whole 16
+// bytes.
 constexpr bool IsKvSliceOfRanks(uint64_t bytes, uint32_t num_ranks) {
   return num_ranks == 1 || bytes % (uint64_t{32} * num_ranks) == 0;
 }
@@ -39,13 +39,13 @@ constexpr bool IsKvSliceOfRanks(uint64_t bytes, uint32_t num_ranks) {
 // The most ranks of a divided model that share the KV heads of a slice.
 inline constexpr uint32_t kMaxKvRanks = 8;
 
-// One side of a move: the memory that slices lie in, or those of several ranks that the launch's
-// device reaches. A slice is [K|V][kv_head][piece]. Rank r of n then has a slice of its own with
-// its part of the heads: those from r / n of them on. That slice lies at one offset in every rank's
-// memory.
+// One side of a move: the memory of the slices, or the memories of several ranks, which the
+// launch's device reaches. A slice is [K|V][kv_head][piece]. With n ranks, each rank has a slice
+// with its n-th part of the heads, in the order of ranks. The slice lies at the same offset in
+// every rank's memory.
 struct KvSide {
   KvSide() = default;
-  // One memory: not explicit, as nearly all are that.
+  // One memory. Not explicit, as nearly all sides are one memory.
   KvSide(std::byte* base) : ranks{base} {}  // NOLINT(google-explicit-constructor)
 
   std::byte* ranks[kMaxKvRanks] = {};
@@ -58,11 +58,11 @@ struct KvSlicePlace {
   uint64_t staging_offset;  // from `staging`, of each rank
 };
 
-// KvGather copies slices to staging. KvScatter copies slices from staging to the blocks when their
-// bytes have the expected checksum, and leaves the blocks of the others alone. A place that one
-// call writes is named once. KvScatter with the blocks as its staging and equal offsets in each
-// place only hashes: the bytes that it may write are there already. Checksums are of the whole
-// slices, in their order, whatever the number of ranks on either side.
+// KvGather copies slices to staging. KvScatter copies a slice from staging to its block when the
+// bytes have the expected checksum; otherwise the block stays unchanged. No call writes a place
+// twice. KvScatter with the blocks as its staging, and equal offsets in each place, only hashes: it
+// writes bytes that are there already. A checksum is of the whole slice, in order, with any number
+// of ranks on either side.
 struct KvSlicesParams {
   KvSide blocks;               // read by gather, written by scatter
   KvSide staging;              // written by gather, read by scatter

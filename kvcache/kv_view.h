@@ -1,6 +1,6 @@
-// KvView: what a kernel may know about KV: where the blocks of each sequence lie. It owns nothing
-// and knows no block's state. Plain data, built by the engine for one step; read by any thread of
-// that step's fork-join region.
+// KvView: the part of the KV pool that kernels see: the places of blocks. It owns nothing and knows
+// no block's state. Plain data, which the engine builds for one step; any thread of the step reads
+// it.
 #ifndef BATON_KVCACHE_KV_VIEW_H_
 #define BATON_KVCACHE_KV_VIEW_H_
 
@@ -20,13 +20,13 @@ struct KvView {
   // For a model of several ranks, instead of `base`: where the blocks of each rank lie, with the
   // layout RankLayout(*layout, ranks.size()).
   std::span<std::byte* const> ranks = {};
-  // For a view of one layer whose heads are not those of the blocks (LayerView), the distance of
-  // the blocks; 0: that of `layout`.
+  // The distance of two blocks, in a view of one layer whose heads differ from the blocks' heads
+  // (LayerView); 0 = the distance of `layout`.
   size_t block_stride_bytes = 0;
 
   std::byte* BaseOfRank(uint32_t rank) const { return ranks.empty() ? base : ranks[rank]; }
-  // First byte of the K (which = 0) or V (which = 1) piece of one head in one block. Latent rows
-  // are the K of one head, and there is no V.
+  // First byte of the K (which = 0) or V (which = 1) piece of one head in one block. A model with
+  // latent rows stores them as the K of one head, without V.
   std::byte* Piece(uint32_t block, uint32_t layer, uint32_t which, uint32_t kv_head) const {
     const size_t stride = block_stride_bytes == 0 ? layout->BlockStride() : block_stride_bytes;
     return base + size_t{block} * stride + size_t{layer} * layout->SliceBytes() +
@@ -34,9 +34,9 @@ struct KvView {
   }
 };
 
-// The slices of each block from `first_slice` on as K and V of one layer, which has heads of its
-// own (`heads`, a layout of one layer).
-// The caller knows that they have the room. Not for ranks.
+// Views the slices of each block from `first_slice` on as K and V of one layer with heads of its
+// own (`heads`, a layout of one layer). The caller has checked that the heads fit into these
+// slices. Not for ranks.
 inline KvView LayerView(const KvView& whole, uint32_t first_slice, const KvLayout& heads) {
   KvView view = whole;
   view.base += size_t{first_slice} * whole.layout->SliceBytes();

@@ -1,4 +1,4 @@
-// PrefixIndex: which full blocks of one arena hold the KV of which prefix, so that a prompt that
+// PrefixIndex: maps prefixes to the full blocks of one arena that hold their KV. So a prompt that
 // begins like an earlier one is not computed again. Owned by the engine thread with its BlockPool;
 // pure. Memory is taken at construction; Acquire and Insert allocate nothing.
 //
@@ -6,23 +6,22 @@
 // and tenant: two tenants share nothing. A link is a hash, so a hit also compares the block's token
 // ids; its parents were compared before it, from the root on.
 //
-// BlockPool asks for blocks when no free one is left. Only a block that nobody holds is given up.
-// Blocks through which a longer cached prefix goes are given up last, the deepest first: a sequence
-// may hold its last blocks and not its first ones (BlockTable::ReleaseFront), and what is left of
-// its prefix must begin at the root. Among the others the least value is given up first:
+// BlockPool evicts blocks when no free one is left, and only blocks that nobody holds. Blocks
+// inside of a longer cached prefix are evicted last, the deepest first: a sequence may hold its
+// last blocks and not its first ones (BlockTable::ReleaseFront), and the rest of its prefix must
+// begin at the root. Of the other blocks, the one with the least value is evicted first:
 //
 //   value = inflation + cost        set when the block enters and at every hit (GreedyDual)
 //   cost  = 1 + ordinal / 128       computing a block deep in a prompt costs more attention
-//   inflation                       the largest value given up so far: old values fade against it
+//   inflation                       the largest value evicted so far: old values fade against it
 //
-// Among equal values the block that was used longest ago is given up first. With equal costs this
-// is least recently used.
+// Of blocks with equal values the one used longest ago is evicted first. With equal costs this is
+// the order of least recent use.
 //
 // Where each sequence has a fixed state (KvLayout::state_blocks) a prompt can go on from a prefix
 // only if the state after that prefix is here too. A checkpoint keeps that state in `state_blocks`
-// blocks of its own. It belongs to the last block of its prefix, as a child does: it is given up
-// before that block, and at the latest with it. Its blocks are given up together. The value of each
-// is
+// blocks of its own. Like a child, it belongs to the last block of its prefix, and is evicted
+// before that block or with it. Its blocks are evicted together. The value of each block has
 //
 //   cost = the costs of all blocks of the prefix / blocks of the checkpoint
 //
@@ -34,9 +33,10 @@
 //  2. A block in the index is full and its KV is never written again.
 //  3. Equal links name equal tokens from the root on, or the entry is no hit.
 //  4. A checkpoint has all its blocks, and the last block of its prefix is in the index.
-//  5. The block before each block of the index is in the index, but before ordinal 0. A block that
-//     leaves takes all that goes on from it along: no lookup would find that.
-//  6. No block that nobody holds goes on from one that is given up: it was given up before.
+//  5. The block before each block of the index is in the index, except before ordinal 0. When a
+//     block leaves, all blocks after it leave too: no lookup would find them.
+//  6. When a block is evicted, each block after it is still held: the others were evicted
+//     before.
 #ifndef BATON_KVCACHE_PREFIX_INDEX_H_
 #define BATON_KVCACHE_PREFIX_INDEX_H_
 
@@ -70,7 +70,7 @@ struct PrefixEntry {
   BlockHandle block;
 };
 
-// Counters since the start, of blocks with KV but where it says checkpoints.
+// Counters since the start. They count blocks with KV, except the ones of checkpoints.
 struct PrefixStats {
   uint64_t queried_tokens = 0;
   uint64_t hit_tokens = 0;
@@ -82,7 +82,7 @@ struct PrefixStats {
   uint64_t checkpoints_dropped = 0;
   uint64_t checkpoints_skipped = 0;  // AllocateState found no room for them
 
-  // Rises where a prompt may need fewer idle blocks than before, beside those that are inserted.
+  // Rises when a prompt may need fewer idle blocks than before, other than by an insert.
   uint64_t num_changes() const { return num_acquired + num_moved + checkpoints_kept; }
 };
 
@@ -103,29 +103,29 @@ class PrefixIndex final : public CacheKeeper {
   PrefixIndex(const PrefixIndex&) = delete;
   PrefixIndex& operator=(const PrefixIndex&) = delete;
 
-  // Blocks at the front of the prompt that are here, `max_blocks` at most. Changes nothing.
+  // Counts the blocks at the prompt's front that are here, `max_blocks` at most. Changes nothing.
   uint32_t Match(const PrefixQuery& query, uint32_t max_blocks) const;
   // The most blocks after which a sequence can go on: those of Match or, where sequences have a
   // state, the longest part of them that ends at a checkpoint. Changes nothing.
   uint32_t MatchWhole(const PrefixQuery& query, uint32_t max_blocks) const;
-  // Blocks that nobody holds: of the prompt's blocks [first, end), which are here, and of the state
-  // after them. Changes nothing.
+  // Counts blocks that nobody holds among the prompt's blocks [first, end), which are here, and
+  // among the blocks of the state after them. Changes nothing.
   uint32_t CountIdle(const PrefixQuery& query, uint32_t first, uint32_t end) const;
   // Appends the handles of the blocks that Match counts to `out`, each with one request reference
   // for `owner` in `phase` (BlockPool::AcquireCached). Returns the number of blocks.
   uint32_t Acquire(const PrefixQuery& query, uint32_t max_blocks, BlockState phase,
                    const RequestUid& owner, std::vector<BlockHandle>* out);
-  // Counts a query of a prompt that was admitted: tokens whose KV it needs, and those of them whose
-  // KV is here and is neither computed nor received.
+  // Counts the query of an admitted prompt: the tokens whose KV it needs, and the tokens whose KV
+  // was here, so that it is neither computed nor received.
   void CountQuery(uint32_t num_tokens, uint32_t num_hit_tokens);
-  // Keeps a block that its caller holds. Where the prefix is here in a block that nobody holds, the
-  // caller's takes its place, and what goes on from it stays. False when another holds that block,
-  // the caller's is kept under another name, or the block before it is not here.
+  // Keeps a block that the caller holds. Where a block that nobody holds has this prefix already,
+  // the caller's block takes its place, and the blocks after it stay. False when a request holds
+  // that other block, the caller's block has another link, or the block before it is not here.
   bool Insert(const PrefixEntry& entry);
   // Whether a block is kept under this link.
   bool Contains(const ChainLink& link) const { return by_link_.contains(link); }
-  // Takes the caller's block out of the index, and all that goes on from it. Nothing when the block
-  // is not in it, or the handle names no block (generation 0).
+  // Takes the caller's block, and all blocks after it, out of the index. No-op when the block is
+  // not in the index, or the handle names no block (generation 0).
   void Drop(BlockHandle block);
 
   // Whether the state after the prompt's first `num_blocks` (>= 1) blocks is here.
@@ -166,7 +166,7 @@ class PrefixIndex final : public CacheKeeper {
     uint32_t prev_sibling = kNone;
     uint32_t checkpoint = kNone;
 
-    // EvictionKey::rank: what goes on from the block is worth nothing without it.
+    // EvictionKey::rank: blocks after this one are worth nothing without it.
     uint32_t rank() const {
       return first_child == kNone && checkpoint == kNone ? 0 : UINT32_MAX - ordinal;
     }
@@ -185,22 +185,22 @@ class PrefixIndex final : public CacheKeeper {
   // Insert, where the prefix is in block `from`.
   bool TakePlace(uint32_t from, const PrefixEntry& entry);
   void SetKey(uint32_t block, double value, uint64_t last_use);
-  // Takes out the block and all that goes on from it, which the pool then keeps no more. The
-  // caller settles that of the block itself. Returns how many blocks of KV left.
+  // Takes out the block and all blocks after it. The pool stops keeping the later blocks; the
+  // caller does that for the block itself. Returns how many blocks of KV left.
   uint32_t Forget(uint32_t block);
   // Takes out a block without children. The key of its parent is not set.
   void ForgetLeaf(uint32_t block);
   void AddChild(uint32_t parent, uint32_t block);
   void RemoveChild(uint32_t parent, uint32_t block);
-  // The key of an indexed block follows what goes on from it.
+  // Sets the key of an indexed block, which depends on the blocks after it.
   void UpdateKey(uint32_t block);
   std::span<BlockHandle> BlocksOf(uint32_t checkpoint) {
     return std::span(state_handles_)
         .subspan(size_t{checkpoint} * states_.state_blocks, states_.state_blocks);
   }
-  // Sets what all its blocks are worth.
+  // Sets the keys of all blocks of a checkpoint.
   void SetStateKey(uint32_t checkpoint);
-  // Lets go of a checkpoint. `evicted` is the block of it that the pool has taken already.
+  // Drops a checkpoint. `evicted`: the block of it that the pool has taken already.
   void DropCheckpoint(uint32_t checkpoint, BlockHandle evicted = {});
   // Tells the listener of the state after an indexed block.
   void TellState(uint32_t block, bool added);

@@ -1,4 +1,4 @@
-// PrefixListener: hears what enters and leaves a PrefixIndex, on the thread of the index.
+// PrefixListener: hears which blocks and states enter and leave a PrefixIndex, on its thread.
 #ifndef BATON_KVCACHE_PREFIX_LISTENER_H_
 #define BATON_KVCACHE_PREFIX_LISTENER_H_
 
@@ -9,7 +9,7 @@ namespace baton::kv {
 // The name of the fixed state after the block of this link.
 constexpr ChainLink StateLink(const ChainLink& link) { return {~link.hi, ~link.lo}; }
 
-// A full block entered a prefix index or left it, or the state after that block did.
+// A full block, or the state after it, entered a prefix index or left it.
 struct PrefixChange {
   ChainLink link;  // of the block, or its StateLink
   bool added = true;

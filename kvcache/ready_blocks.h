@@ -1,4 +1,4 @@
-// ReadyBlocks: how far the blocks of an arena have their memory. They get it in the order of their
+// ReadyBlocks: how many blocks of an arena have memory. Blocks get memory in the order of their
 // indices. Pure value.
 #ifndef BATON_KVCACHE_READY_BLOCKS_H_
 #define BATON_KVCACHE_READY_BLOCKS_H_

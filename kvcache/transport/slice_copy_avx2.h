@@ -7,7 +7,8 @@
 
 namespace baton::kv::internal {
 
-// As CopyAndChecksum; both pointers at multiples of 32, `size_bytes` a multiple of 64 and >= 256.
+// CopyAndChecksum for pointers at multiples of 32 and a `size_bytes` that is a multiple of 64, at
+// least 256.
 uint64_t CopyAndChecksumAvx2(std::byte* dest, const std::byte* source, size_t size_bytes);
 
 }  // namespace baton::kv::internal

@@ -1,15 +1,15 @@
-// TransportInbox: the calls that callers of a transport have posted and its thread has not taken
-// yet, with the per-peer limits that give back-pressure.
+// TransportInbox: the calls to a transport that wait for its thread. Limits for each peer give
+// back-pressure.
 //
 // Invariants
 //  1. Every posted slice and control message is released exactly once by the transport's thread
 //     (sent, dropped or expired); until then it counts against its peer's limits.
-//  2. Slices are accepted only for a peer that is up, and carry the epoch of that connection: what
-//     was posted for a connection that is gone is never sent over the next one.
+//  2. Slices are accepted only for a peer that is up, and carry the epoch of its connection. So a
+//     slice that was posted for a lost connection is never sent over the next one.
 //  3. Closes are always accepted: their number is bounded by the opens.
 //
-// Posts: any thread. The rest: the transport's thread. The mutex guards everything and is held for
-// copying only.
+// Any thread may post. The transport's thread makes all other calls. The mutex guards everything
+// and is held for copying only.
 #ifndef BATON_KVCACHE_TRANSPORT_TRANSPORT_INBOX_H_
 #define BATON_KVCACHE_TRANSPORT_TRANSPORT_INBOX_H_
 
@@ -47,7 +47,7 @@ struct TransportCommand {
 
   Kind kind = Kind::kControl;
   Incarnation peer;
-  uint64_t epoch = 0;      // kSlices: of the connection when it was posted
+  uint64_t epoch = 0;      // kSlices: of the peer's connection at the time of the post
   size_t first_slice = 0;  // kSlices: range in TransportBatch::slices
   size_t num_slices = 0;
   TransferId transfer;                // the closes

@@ -177,7 +177,8 @@ function(baton_pytest)
   set(common TIMEOUT ${ARG_TIMEOUT} ENV "BATON_BIN=$<TARGET_FILE:baton>"
     "PYTHONDONTWRITEBYTECODE=1" ${ARG_ENV})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${ARG_FILE}")
-  file(STRINGS "${ARG_FILE}" long REGEX "pytest\\.mark\\.long")
+  # Classes of SameBits (tests/e2e/same_bits.py) have a long test.
+  file(STRINGS "${ARG_FILE}" long REGEX "pytest\\.mark\\.long|\\(SameBits\\)")
   set(names ${ARG_NAME})
   set(short)
   if(long)

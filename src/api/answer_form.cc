@@ -12,6 +12,7 @@
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
 #include "src/base/limits.h"
+#include "src/base/log.h"
 #include "src/base/quoted_text.h"
 #include "src/text/grammar_cache.h"
 
@@ -20,6 +21,7 @@ namespace baton::api {
 using limits::kMaxGrammarBytes;
 using router::ErrorCode;
 using router::ModelInfo;
+using router::PlainError;
 using router::RequestError;
 using text::Grammar;
 using wire::AnswerGrammar;
@@ -383,6 +385,18 @@ bool HasFormWithoutBlanks(const ApiParams& params, RequestError* error) {
   return FailWithoutForm(error);
 }
 
+bool IsServerFault(const Status& status, RequestError* error) {
+  if (absl::IsUnavailable(status)) {
+    *error = PlainError(ErrorCode::kServerBusy);
+    return true;
+  }
+  if (!absl::IsInternal(status)) return false;
+  BATON_LOG_ERROR("a request met a fault of the server: {}",
+                  LineForMessage(std::string(status.message()), kMaxReasonBytes));
+  *error = PlainError(ErrorCode::kInternal);
+  return true;
+}
+
 bool CheckGrammar(const ModelInfo& model, std::string_view field, const AnswerGrammar& grammar,
                   std::vector<std::string>* ignored, RequestError* error) {
   if (model.grammars == nullptr) {
@@ -391,6 +405,7 @@ bool CheckGrammar(const ModelInfo& model, std::string_view field, const AnswerGr
   }
   const StatusOr<Grammar> compiled = model.grammars->Compile(grammar.kind, grammar.text);
   if (!compiled.ok()) {
+    if (IsServerFault(compiled.status(), error)) return false;
     const std::string reason =
         LineForMessage(std::string(compiled.status().message()), kMaxReasonBytes);
     return Fail(error, ErrorCode::kInvalidValue, field,

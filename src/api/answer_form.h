@@ -15,6 +15,7 @@
 
 #include "src/api/params.h"
 #include "src/base/json_value.h"
+#include "src/base/status.h"
 #include "src/router/request_error.h"
 #include "src/router/submit.h"
 #include "src/wire/answer_grammar.h"
@@ -52,6 +53,10 @@ bool HasFormWithoutBlanks(const ApiParams& params, router::RequestError* error);
 
 // "#/properties/a" is ".properties.a", with '?' for what no header takes; at most 90 bytes.
 std::string NameOfPlace(std::string_view place);
+
+// True: `status`, which src/text gave, is no fault of the request, and `error` is set. A caught
+// panic is a 500, with its reason in the log; a lack of threads is a 503 with Retry-After.
+bool IsServerFault(const Status& status, router::RequestError* error);
 
 // Compiles a grammar for the model, so that no worker hears of one that it would refuse. False:
 // `error` names `field` and the place within its value. `ignored`, which may be null, gets all

@@ -1,9 +1,9 @@
-// AnswerWriter: writes one answer in the form of its surface (surface.h). The sinks own the
-// exchange; a writer only makes bytes. Plain; one thread at a time.
+// AnswerWriter: writes one answer in the form of its surface (surface.h). A writer only makes
+// bytes; the sinks own the exchange with the client. Plain; one thread at a time.
 //
 // A stream is Begin, then for each choice OpenChoice, AddToken..., EndChoice (choices interleave),
-// then Finish. Fail ends it instead at any point after Begin. Each call appends whole events,
-// framing included, so that a surface may send server-sent events, lines of JSON or neither.
+// then Finish. After Begin, Fail may end the stream instead at any point. Each call appends whole
+// events with their framing: server-sent events, lines of JSON, or another form.
 #ifndef BATON_API_ANSWER_WRITER_H_
 #define BATON_API_ANSWER_WRITER_H_
 
@@ -21,12 +21,12 @@
 
 namespace baton::api {
 
-// A collected answer as text, front to back in pieces, so that an answer of hundreds of megabytes
-// is never held as text.
+// Gives a collected answer as text, piece by piece. So an answer of hundreds of megabytes is never
+// held as one text.
 class WholeAnswer {
  public:
   virtual ~WholeAnswer() = default;
-  // The next `num_bytes` and up to one token or 24 KiB of text more; "" = all was given.
+  // The next `num_bytes` of the text, and up to one token or 24 KiB more; "" = the end.
   virtual std::string Next(size_t num_bytes) = 0;
 };
 
@@ -45,13 +45,13 @@ class AnswerWriter {
   virtual ~AnswerWriter() = default;
 
   const AnswerPlan& plan() const { return plan_; }
-  // Before everything else (ResponseSink::OnAccepted).
+  // The first call of all (ResponseSink::OnAccepted).
   void Rename(const router::AnswerName& name) { plan_.Rename(name); }
 
   // A worker has taken the request; the answer's header is out.
   virtual void Begin(std::string* /*out*/) {}
-  // The log-probabilities of a prompt in this form; `log` null: the prompt is one token. Any
-  // thread, after Rename, beside the calls of another.
+  // The log-probabilities of a prompt in this form; `log` null: the prompt is one token. Any thread
+  // may call it after Rename, also while another thread makes other calls.
   virtual PromptLogJson PromptLog(uint32_t /*prompt*/,
                                   const router::PromptLogprobs* /*log*/) const {
     return {};
@@ -59,16 +59,16 @@ class AnswerWriter {
   // `log`: PromptLog of the choice's prompt.
   virtual void OpenChoice(uint32_t /*choice*/, const PromptLogJson& /*log*/, std::string* /*out*/) {
   }
-  // How far the prompt of this choice is, where the request asked for it; before the choice opens.
+  // Writes how far the prompt is, for a request that asked for it, before the choice opens.
   virtual void AddProgress(uint32_t /*choice*/, const router::PromptProgress& /*progress*/,
                            std::string* /*out*/) {}
-  // One token and what it adds, which may be nothing.
+  // Writes one token and its text, which may be empty.
   virtual void AddToken(const router::TokenOutput& token, const TokenText& text,
                         std::string* out) = 0;
   // `result`: set for the choice that ends last; null for the others.
   virtual void EndChoice(uint32_t choice, const ChoiceEnd& end,
                          const router::GenerateResult* result, std::string* out) = 0;
-  // As EndChoice, for the last choice of one of several prompts while others still run.
+  // EndChoice for the last choice of a prompt, while other prompts of the request still run.
   virtual void EndPrompt(uint32_t choice, const ChoiceEnd& end,
                          const router::GenerateResult& /*result*/, std::string* out) {
     EndChoice(choice, end, nullptr, out);

@@ -684,6 +684,7 @@ bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wal
       EncodeChat(*model.tokenizer, chat_template,
                  rewrites ? MessagesWithTools(params) : params.messages, options);
   if (!encoded.ok()) {
+    if (IsServerFault(encoded.status(), error)) return false;
     return Fail(error, ErrorCode::kInvalidValue, params.names.messages,
                 ExpectedByTemplate(model, encoded.status(), wall_unix_ms));
   }

@@ -9,8 +9,8 @@
 
 namespace baton::api {
 
-// `names` with ", " between two. Readers of requests stop at kMaxIgnoredNames (read_json.h): of so
-// many the last one becomes "...", since more may have been left out. "" = no names.
+// `names` with ", " between two; "" = no names. Readers of requests stop at kMaxIgnoredNames names
+// (read_json.h). Where there are so many, "..." stands for the last one, as more may be missing.
 std::string IgnoredNamesText(const std::vector<std::string>& names);
 
 }  // namespace baton::api

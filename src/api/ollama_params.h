@@ -1,5 +1,5 @@
-// Requests of Ollama's API as those of a chat or a completion, which the schema table knows. Pure;
-// any thread.
+// Reads requests of Ollama's API into the fields of a chat or a completion, which the schema table
+// knows. Pure; any thread.
 #ifndef BATON_API_OLLAMA_PARAMS_H_
 #define BATON_API_OLLAMA_PARAMS_H_
 
@@ -17,7 +17,7 @@
 
 namespace baton::api {
 
-// The forms of Ollama's requests that generate.
+// The forms of Ollama's generating requests.
 enum class OllamaForm : uint8_t {
   kChat,      // /api/chat
   kGenerate,  // /api/generate: a prompt that the chat template renders
@@ -27,11 +27,11 @@ enum class OllamaForm : uint8_t {
 // A request as it was read.
 struct OllamaRequest {
   ApiParams params;
-  std::vector<std::string> ignored;  // as of ReadJsonParams
+  std::vector<std::string> ignored;  // as in ReadJsonParams
 };
 
-// The fields that the reader knows: those of every form, those of one, and the names of a chat's
-// that pass on as they are.
+// The fields that the reader knows: fields of every form, fields of one form, and names of a chat's
+// fields that pass on unchanged.
 std::span<const SurfaceField> OllamaCommonFields();
 std::span<const SurfaceField> OllamaFieldsOf(OllamaForm form);
 std::span<const std::string_view> OllamaPassedFields();
@@ -46,20 +46,20 @@ bool ReadOllama(const JsonValue& root, OllamaForm form, OllamaRequest* request,
 // nothing.
 bool CheckOllamaKeepAlive(const JsonValue& root, router::RequestError* error);
 
-// True for a request that only loads a model: it has no messages, or no prompt. The others of its
-// fields but keep_alive are not read.
+// True for a request that only loads a model: it has no messages, or no prompt. Of its other fields
+// only keep_alive is read.
 bool IsOllamaLoad(const JsonValue& root, OllamaForm form);
 
 // True where such a request asks to unload the model: keep_alive is 0.
 bool IsOllamaUnload(const JsonValue& root);
 
-// Refuses thoughts that the request asks for and the model does not have.
+// Refuses a request for thoughts where the model has none.
 bool CheckOllamaThink(const JsonValue& root, const router::ModelInfo& model,
                       router::RequestError* error);
 
 // Ollama's name for a field of the chat or the completion that a request became: "options.stop".
 std::string OllamaField(OllamaForm form, std::string field);
-// Gives an error of that request Ollama's names.
+// Gives the fields in an error of such a request Ollama's names.
 void NameAsOllama(OllamaForm form, router::RequestError* error);
 
 }  // namespace baton::api

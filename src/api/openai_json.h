@@ -66,27 +66,27 @@ class AnswerPieces final : public WholeAnswer {
   const AnswerPlan& plan_;
   const AnswerCollector& answer_;
   const router::GenerateResult result_;
-  const std::vector<uint32_t> order_;  // of the choices that are told
+  const std::vector<uint32_t> order_;  // the choices to write, in order
   JsonWriter json_;
   Stage stage_ = Stage::kHead;
   uint32_t choice_ = 0;  // place in order_
   size_t text_at_ = 0;   // byte of the choice's thoughts or text
-  size_t list_ = 0;      // of the choice's lists of log-probabilities
-  size_t token_ = 0;     // of that list, or of the prompt's log-probabilities
-  uint32_t offset_ = 0;  // code points of the echoed tokens before it
+  size_t list_ = 0;      // among the choice's lists of log-probabilities
+  size_t token_ = 0;     // in that list, or in the prompt's log-probabilities
+  uint32_t offset_ = 0;  // code points of the echoed tokens before token_
 };
 
 // Chunks of a stream, each a JSON object without SSE framing.
-// The log-probabilities of a prompt that the request asked for; `log` null: it is one token.
+// The log-probabilities of a prompt, as the request asked; `log` null: the prompt is one token.
 PromptLogJson PromptLogOf(const AnswerPlan& plan, uint32_t prompt,
                           const router::PromptLogprobs* log);
-// The choice's first: delta {"role":"assistant","content":""}, or for completions the echoed
-// prompt, with the log-probabilities of the prompt.
+// The first chunk of a choice. Chats: delta {"role":"assistant","content":""}; completions: the
+// echoed prompt. Both have the log-probabilities of the prompt.
 std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice, const PromptLogJson& log);
-// How far the prompt of the choice is, in llama-server's form.
+// A chunk that says how far the prompt is, in llama-server's form.
 std::string ProgressChunk(const AnswerPlan& plan, uint32_t choice,
                           const router::PromptProgress& progress);
-// One token and what it adds.
+// The chunk of one token and its text.
 std::string TokenChunk(const AnswerPlan& plan, const router::TokenOutput& token,
                        const TokenText& text);
 // The timings in a choice's last chunk; null = none.
@@ -95,16 +95,16 @@ struct ChunkTimings {
                                                       // usage chunk follows
   const router::RequestTimings* of_prompt = nullptr;  // of several: in the last one of each
 };
-// The choice's last: delta {}, finish_reason and stop_reason.
+// The last chunk of a choice: delta {}, finish_reason and stop_reason.
 std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, const ChoiceEnd& end,
                         const ChunkTimings& timings);
-// choices [] with usage and timings.
+// The chunk with usage and timings; its choices are [].
 std::string UsageChunk(const AnswerPlan& plan, const router::GenerateResult& result,
                        uint32_t num_reasoning_tokens);
 
 std::string ModelsJson(const std::vector<std::shared_ptr<const router::ModelInfo>>& models);
 std::string ModelJson(const router::ModelInfo& model, std::string_view name);
-// Members of the open object: "slo", where there are objectives.
+// Adds the member "slo" to the open object where the server has objectives.
 void WriteObjectives(const router::Topology& topology, JsonWriter* json);
 std::string TopologyJson(const router::Topology& topology);
 std::string RequestsJson(const std::vector<router::RequestView>& requests);

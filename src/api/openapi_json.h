@@ -1,5 +1,5 @@
-// The OpenAPI description of the HTTP API, made from the table of parameters (schema.h), so that it
-// says what the readers check. Any thread.
+// The OpenAPI description of the HTTP API. It is made from the table of parameters (schema.h),
+// which the readers of requests check too. Any thread.
 #ifndef BATON_API_OPENAPI_JSON_H_
 #define BATON_API_OPENAPI_JSON_H_
 

@@ -1,32 +1,31 @@
 // PromptFanIn: one answer to several prompts. It submits one request for each prompt, so that each
-// is admitted, placed and resumed by itself, and joins what they say for one AnswerSink.
+// is admitted, placed and resumed by itself. It joins all tokens for one AnswerSink.
 //
 // Threads: Begin is called on a thread of the API; the sinks of the requests on the router's thread
 // or within Submit. One mutex orders the calls of the AnswerSink.
 //
 // Invariants
 //  1. The AnswerSink gets one end: OnFinished after all prompts have finished, or the failure of
-//     the first one that fails; the others are then cancelled, and nothing of them is passed on.
-//  2. At most kAtOnce choices are under way, or those of one prompt. So a request of a thousand
-//     prompts neither fills the router's queue nor waits in it for longer than others.
+//     the first prompt that fails. Then all other prompts are cancelled and send nothing more.
+//  2. At most kAtOnce choices are under way, or all choices of one prompt. So a request of a
+//     thousand prompts neither fills the router's queue nor waits longer than others.
 //  3. OnTaken is passed on when workers have taken as many prompts as were submitted at first,
 //     unless a token came before.
-//  4. A prompt that finds no room (429) while others of the answer are under way is put back: it
-//     waited for them, so it is submitted again after one of them has finished. It leaves the
-//     answer as many places as have prompts under way; each prompt that finishes adds one, up to
-//     those of 2.
-//  5. With none under way it is put back only where one has finished: the router may not know yet
-//     that the room of that one is free. The router refuses it by no forecast then. It is
-//     submitted once more after a refusal at once, and once more after a wait (in the queue, or for
-//     its tenant's share of the KV), or up to kMostTriesAlone times within kLateRoomUs of that
-//     finish. So each prompt that finishes causes at most two other tries and kMostTriesAlone + 1
-//     alone.
+//  4. A prompt that finds no room (429) while other prompts are under way is put back. It is
+//     submitted again after one of these has finished. The answer then has as many places as it has
+//     prompts under way. Each prompt that finishes adds a place, up to the number of 2.
+//  5. With no prompt under way, a prompt is put back only after another one has finished: the
+//     router may not know yet that this room is free. Then the router refuses it by no forecast.
+//     It is tried once more after a refusal at once, and once more after a wait (in the queue, or
+//     for its tenant's share of the KV). Within kLateRoomUs of that finish it is tried up to
+//     kMostTriesAlone times. So each prompt that finishes causes at most two other tries, and
+//     kMostTriesAlone + 1 alone.
 //  6. An answer that is older than kRoomLimitUs puts nothing back.
-//  7. The log of a prompt is told once, and its progress goes on from try to try.
-//  8. A prompt that waited for others arrives at the router when it is submitted: the objectives of
-//     the router (--slo) and its times count from then. Its deadline stays that of the answer.
+//  7. The sink gets the log of a prompt once. The progress of a prompt goes on from try to try.
+//  8. A prompt that waited for others arrives at the router when it is submitted: the router's
+//     objectives (--slo) and times count from then. Its deadline stays the answer's deadline.
 //
-// It lives until the last request has ended: their sinks keep it.
+// It lives until the last request has ended: the sinks of the requests keep it.
 #ifndef BATON_API_PROMPT_FAN_IN_H_
 #define BATON_API_PROMPT_FAN_IN_H_
 
@@ -70,18 +69,18 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
  private:
   class Part;
 
-  // Submits prompts while there are places. One thread does so at a time; places that another one
-  // frees meanwhile are not lost.
+  // Submits prompts while there are places. One thread does so at a time; it also uses places that
+  // another thread frees meanwhile.
   void SubmitMore();
-  // The prompt that is submitted next, and the request to submit; nothing: none has a place.
+  // The next prompt and its request; nothing: no prompt has a place.
   struct Next {
     uint32_t prompt = 0;
     router::GenerateRequest request;
   };
   std::optional<Next> TakeNextLocked() BATON_REQUIRES(mutex_);
-  // Lets the request arrive now, with what is left of its deadline.
+  // Lets the request arrive now, with the rest of its deadline.
   void ArriveNow(router::GenerateRequest* request) const;
-  // The error as the client is told it: of the answer, not of the prompt's request.
+  // The error for the client, which speaks of the answer, not of the prompt's request.
   router::RequestError ToldError(uint32_t prompt, const router::RequestError& error) const;
   // True: the prompt waits for others of the answer, and is submitted again by SubmitMore.
   bool PutBack(uint32_t prompt, const router::RequestError& error);
@@ -95,7 +94,7 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
   void OnToken(uint32_t prompt, const router::TokenOutput& token);
   void OnFinished(uint32_t prompt, const router::GenerateResult& result);
   void OnFailed(uint32_t prompt, const router::RequestError& error);
-  // Adds what a prompt's request says to that of the answer.
+  // Adds the result of a prompt's request to the result of the answer.
   void AddLocked(uint32_t prompt, const router::GenerateResult& result) BATON_REQUIRES(mutex_);
 
   router::Submitter* const submitter_;
@@ -107,11 +106,11 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
   const int64_t timeout_us_;              // of the answer; 0 = none
   const uint32_t num_choices_;            // of each prompt
   const size_t num_first_;                // prompts that Begin submits: the most places
-  // Held while the sink is called: that is what orders the calls. The sink calls nothing here.
+  // Held while the sink is called, which orders the calls. The sink never calls this object.
   mutable Mutex mutex_;
   // Kept until the prompt has a token or its end: it may be submitted again.
   std::vector<router::GenerateRequest> requests_ BATON_GUARDED_BY(mutex_);
-  // By prompt, the most that the sink was told: another try computes it from the start.
+  // By prompt, the furthest progress that the sink got: another try starts from 0.
   std::vector<uint32_t> num_processed_ BATON_GUARDED_BY(mutex_);
   std::vector<uint32_t> put_back_ BATON_GUARDED_BY(mutex_);  // prompts that found no room
   bool is_submitting_ BATON_GUARDED_BY(mutex_) = false;

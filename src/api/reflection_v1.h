@@ -1,12 +1,12 @@
-// gRPC server reflection by its present name, grpc.reflection.v1, for servers whose library has
-// only v1alpha (gRPC 1.51). Both answer from the descriptors that are linked in.
+// gRPC server reflection under the name grpc.reflection.v1. The library itself (gRPC 1.51) has only
+// v1alpha. Both services answer from the linked descriptors.
 #ifndef BATON_API_REFLECTION_V1_H_
 #define BATON_API_REFLECTION_V1_H_
 
 namespace baton::api {
 
-// Every server that is built from now on has the service, in which all its services are listed.
-// Idempotent; before the first server of the process is built.
+// Gives the service to every server that is built later; it lists all services of its server.
+// Idempotent. Call it before the first server of the process is built.
 void EnableReflectionV1();
 
 }  // namespace baton::api

@@ -1,5 +1,5 @@
-// OpenAI's Responses API as a surface, and its count of tokens. It keeps nothing: every request
-// brings its whole conversation, and no answer can be asked for again.
+// OpenAI's Responses API as a surface, and its count of tokens. The surface keeps no answers: every
+// request brings its whole conversation, and no client can fetch an answer again.
 #ifndef BATON_API_RESPONSES_SURFACE_H_
 #define BATON_API_RESPONSES_SURFACE_H_
 

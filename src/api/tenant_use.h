@@ -1,5 +1,5 @@
-// TenantUse: what one tenant has asked for, against its limits. Requests and tokens have a bucket
-// each, which holds one minute's worth and fills steadily, so that no minute boundary lets twice
+// TenantUse: counts one tenant's use against its limits. Requests and tokens have a bucket each. A
+// bucket holds the limit of one minute and fills steadily, so that no minute boundary lets twice
 // the limit through. Times are of a steady clock: steps of the wall clock change nothing. Any
 // thread.
 #ifndef BATON_API_TENANT_USE_H_
@@ -41,28 +41,28 @@ class TenantUse {
   TenantUse(std::string name, const TenantLimits& limits, int64_t now_us);
 
   const std::string& name() const { return name_; }
-  // Other limits from now on; what was used stays used.
+  // Sets other limits. Earlier use still counts.
   void SetLimits(const TenantLimits& limits, int64_t now_us);
 
-  // Takes a request, before its prompt is known. Tokens and concurrency refuse it where nothing of
-  // them is left. A refused request takes nothing.
+  // Takes a request, before its prompt is known. Refuses it where no tokens or no places are left.
+  // A refused request takes nothing.
   TenantVerdict TakeRequest(int64_t now_us);
   // Takes a place and the tokens of a prompt, for an answer that begins. A prompt above a whole
   // minute's tokens needs a full bucket, which then owes the rest.
   TenantVerdict Begin(uint64_t num_prompt_tokens, int64_t now_us);
-  // For its requests on their way through the router, which refuses those beyond kv_share.
+  // The tenant's KV, which the router counts. The router refuses requests beyond kv_share.
   const std::shared_ptr<router::TenantKv>& kv() const { return kv_; }
   void CountKvRefusal();
-  // Gives the place back; the bucket may come to owe what the answer took.
+  // Gives the place back and takes the answer's tokens, which the bucket may owe.
   void End(uint64_t num_answer_tokens, int64_t now_us);
 
-  // The standard rate-limit fields, in lower case: limit, what remains, and the time until all of
-  // it is back ("12.500s"). None for what has no limit.
+  // The standard rate-limit fields, in lower case: the limit, the rest of it, and the time until
+  // the bucket is full ("12.500s"). No fields where there is no limit.
   std::vector<std::pair<std::string, std::string>> Fields(int64_t now_us) const;
   uint64_t num_refused(TenantLimit limit) const;
-  // Counts a request that was answered, by its HTTP status, over gRPC by what would be it.
+  // Counts an answered request by its HTTP status; over gRPC by the status that HTTP would have.
   void CountAnswered(int http_status);
-  // The counts; that of 200 is always there.
+  // The counts by status. Status 200 is always there.
   std::map<int, uint64_t> num_answered() const;
 
  private:
@@ -87,7 +87,7 @@ class TenantUse {
 
   const std::string name_;
   const std::shared_ptr<router::TenantKv> kv_ = std::make_shared<router::TenantKv>();
-  mutable Mutex mutex_;  // guards what follows
+  mutable Mutex mutex_;  // guards the members below
   Bucket requests_ BATON_GUARDED_BY(mutex_);
   Bucket tokens_ BATON_GUARDED_BY(mutex_);
   uint64_t concurrency_ BATON_GUARDED_BY(mutex_) = 0;

@@ -1,5 +1,5 @@
-// ToolMetrics: baton_tool_calls_total{style,result}, what became of the calls that models wrote;
-// and CallTally, which counts those of one choice.
+// ToolMetrics: the counters baton_tool_calls_total{style,result}, one for each way in which a call
+// of a model may end. CallTally counts the calls of one choice.
 #ifndef BATON_API_TOOL_METRICS_H_
 #define BATON_API_TOOL_METRICS_H_
 
@@ -18,15 +18,15 @@ namespace baton::api {
 // How one call ended.
 enum class CallResult : uint8_t {
   kOk,         // its arguments are a JSON object
-  kMalformed,  // they are not, and the model went on or ended by itself
-  kCut,        // the answer ended within them: a length, a stop, an error, or a client that left
+  kMalformed,  // its arguments are none, and the model went on or ended by itself
+  kCut,        // the answer ended within it: a length, a stop, an error, or a client that left
 };
 inline constexpr std::array<std::string_view, 3> kCallResultNames = {"ok", "malformed", "cut"};
 
 // See the file comment. Any thread.
 class ToolMetrics {
  public:
-  // `registry` outlives this. All labels are there with 0.
+  // `registry` outlives this. All series exist from the start, with 0.
   explicit ToolMetrics(obs::MetricsRegistry* registry);
 
   void Count(text::ToolStyle style, CallResult result) const {
@@ -51,8 +51,8 @@ class CallTally {
   ~CallTally() { End(/*is_cut=*/true); }
 
   void Add(const text::CallPiece& piece);
-  // The choice has ended; `is_cut`: within a call, not by itself. How the last call ended; kOk
-  // without one.
+  // Ends the choice; `is_cut`: a limit, an error or the client ended it. Returns how the last call
+  // ended; kOk without a call.
   CallResult End(bool is_cut);
 
  private:

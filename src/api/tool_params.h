@@ -1,5 +1,4 @@
-// The request fields about tools: what each may be, and where it goes in ApiParams. Pure; any
-// thread.
+// Reads the request fields about tools into ApiParams, and says what each may be. Pure; any thread.
 #ifndef BATON_API_TOOL_PARAMS_H_
 #define BATON_API_TOOL_PARAMS_H_
 
@@ -34,14 +33,14 @@ inline constexpr std::string_view kExpectedToolParser =
     "one of \"auto\", \"hermes\", \"qwen3_coder\", \"llama3\", \"gemma\", \"mistral\", "
     "\"harmony\", \"generic\", \"none\"";
 
-// Each returns false with `error` set when the value is not what kExpected... says. Tools become
-// the template's variable of that name as they were sent; an empty array is none.
+// Each returns false with `error` set when the value is not as its kExpected... text says. The chat
+// template gets the tools unchanged, as its variable `tools`; an empty array is no tools.
 bool StoreTools(const JsonValue& value, ApiParams* params, router::RequestError* error);
 bool StoreToolChoice(const JsonValue& value, ApiParams* params, router::RequestError* error);
 bool StoreParallelToolCalls(bool parallel, ApiParams* params);
 bool StoreToolParser(std::string_view name, ApiParams* params, router::RequestError* error);
 
-// Refuses a choice without tools, or of functions that are none of them.
+// Refuses a tool_choice without tools, or with the name of no tool.
 bool CheckTools(const ApiParams& params, router::RequestError* error);
 
 }  // namespace baton::api

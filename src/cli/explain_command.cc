@@ -120,6 +120,10 @@ constexpr std::array<Explanation, kNumErrorCodes> kExplanations = {{
      "Use another router, or wait until this one is back."},
     {ErrorCode::kDeadlineExceeded, "timeout_ms, grpc-timeout or --request-timeout has passed.",
      "Allow more time; `baton why` says what the request waited for."},
+    {ErrorCode::kServerBusy,
+     "Schemas, grammars or templates of earlier requests went past their time or memory, and still "
+     "hold all threads that such work may have.",
+     "Wait for Retry-After. Where no later request is served, start the router again."},
 }};
 
 constexpr bool ExplanationsAreInOrder() {

@@ -1,10 +1,10 @@
-// CancellableStarts: the starts of one session that may still run at its engine. A cancel reaches
-// the engine for these alone: its inbox never refuses one, so that no flood of them, of unknown
-// requests or of one, may get there. Not thread-safe.
+// CancellableStarts: the starts of one session that may still run at its engine. Only a cancel of
+// one of them reaches the engine. The engine's inbox refuses no cancel, so this class keeps a flood
+// of cancels away from it. Not thread-safe.
 //
 // Invariants
 //  1. Each start lets at most one cancel through.
-//  2. An attempt that runs can be cancelled, whatever is refused of others of its request.
+//  2. An attempt that runs can be cancelled, also after other attempts of its request were refused.
 #ifndef BATON_ENGINE_CANCELLABLE_STARTS_H_
 #define BATON_ENGINE_CANCELLABLE_STARTS_H_
 
@@ -17,12 +17,12 @@ namespace baton::engine {
 // See the file comment.
 class CancellableStarts {
  public:
-  // Before the engine may report its end. False when it was noted before.
+  // Call it before the engine may report the end of the start. False: it was noted before.
   bool Note(const RequestKey& key) { return starts_.insert(key).second; }
-  // This one was refused; others of its request are not concerned.
+  // Forgets a refused start, and no other start of its request.
   void Forget(const RequestKey& key) { starts_.erase(key); }
-  // Notes a state that the engine reported. An attempt that ends has taken the place of all before
-  // it; a rejected one may have left them alone.
+  // Notes a state that the engine reported. An attempt that ended had replaced all earlier ones; a
+  // rejected attempt may have replaced none.
   void OnState(const RequestKey& key, RequestState state) {
     if (state == RequestState::kRejected) {
       Forget(key);
@@ -30,7 +30,7 @@ class CancellableStarts {
       (void)ForgetUpTo(key);
     }
   }
-  // True when an attempt up to this one may run: the engine is to hear of the cancel.
+  // True when this or an earlier attempt may run. The caller then sends the cancel to the engine.
   bool TakeCancel(const RequestKey& key) { return ForgetUpTo(key); }
 
  private:

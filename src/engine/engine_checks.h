@@ -1,4 +1,4 @@
-// Checks before anything begins: of an engine's numbers and parts, and of a router's order. Pure.
+// Checks of an engine's numbers and parts before it starts, and of a router's order. Pure.
 #ifndef BATON_ENGINE_ENGINE_CHECKS_H_
 #define BATON_ENGINE_ENGINE_CHECKS_H_
 
@@ -11,8 +11,8 @@ namespace baton::engine {
 // InvalidArgument naming the number that is outside its range, or the part that is missing.
 Status CheckEngine(const EngineConfig& config, const EngineParts& parts);
 
-// Whether an order is a request that this engine can serve when it has room. InvalidArgument naming
-// the number that is outside its range; FailedPrecondition naming what this worker does not do.
+// Ok when this engine can serve the order once it has room. InvalidArgument names the number that
+// is outside its range; FailedPrecondition names the feature that this worker lacks.
 Status CheckSpec(const RequestSpec& spec, const EngineConfig& config, const EngineParts& parts);
 
 }  // namespace baton::engine

@@ -1,19 +1,19 @@
-// EngineCore: the body of an engine's loop, without the thread, so that tests can turn it by hand
-// under their own clock. Everything in it is owned by the thread that calls Turn.
+// EngineCore: the body of an engine's loop, without the thread. Tests call Turn by hand, with their
+// own clock. The thread that calls Turn owns everything in it.
 //
 // One turn: take the inbox -> handle the events -> tick leases and deadlines -> plan a step, run
 // it, report its tokens -> publish the snapshot. A step is bounded by the scheduler's target time,
-// so that every event is handled within about 100 ms, or 200 ms while prompts are computed whose
-// log-probabilities are wanted.
+// so that every event is handled within about 100 ms (200 ms while a prompt with log-probabilities
+// is computed).
 //
 // Where the model's steps overlap (README.md) a turn of decode rows begins the step after the one
-// that runs, then ends that one. An event waits until a turn has ended all it had begun.
+// that runs, then ends the running one. An event waits until all begun steps have ended.
 //
 // On the path of a step there is no lock, no allocation in steady state and no formatting; the
 // inbox is read once a layer group, for grants.
 //
-// The work is done by parts with one duty each, which know only parts above them in the list of
-// members. EngineCore hands each event to them and gives a turn its order.
+// The parts below do the work. Each part has one duty and knows only parts above it in the list of
+// members. EngineCore gives each event to its part and orders the work of a turn.
 #ifndef BATON_ENGINE_ENGINE_CORE_H_
 #define BATON_ENGINE_ENGINE_CORE_H_
 
@@ -48,7 +48,7 @@ class EngineCore {
 
   // One turn. True when there is more to compute at once.
   bool Turn();
-  // Waits for events until something is due; they are handled by the next Turn.
+  // Waits for events until something is due. The next Turn handles them.
   void Wait() { events_.WaitAndTake(NextDueUs()); }
   // When the next turn is due at the latest, on the engine's clock.
   int64_t NextDueUs() const;
@@ -58,7 +58,7 @@ class EngineCore {
 
   // For tests; the turning thread.
   const kv::BlockPool& pool() const { return state_.pool; }
-  // For another user of the pool, as the scheduler allows: simulations take blocks for a while.
+  // For simulations, which take blocks of the pool for a while.
   kv::BlockPool* mutable_pool() { return &state_.pool; }
   const scheduler::Scheduler& scheduler() const { return state_.scheduler; }
 

@@ -30,7 +30,7 @@ struct CloseSession {
   SessionId session;
 };
 
-// The router lives: its requests may run for this long without hearing from it again.
+// The router lives: its requests may run for lease_us without another message from it.
 struct RenewSession {
   SessionId session;
   int64_t lease_us = 0;
@@ -40,7 +40,7 @@ struct RenewSession {
 struct PeerMessage {
   Incarnation peer;
   std::unique_ptr<kv::HandoffMessage> message;  // empty once handled
-  int64_t arrived_us = 0;                       // before the engine came to it
+  int64_t arrived_us = 0;                       // at the inbox
 };
 
 // A data connection came up.
@@ -86,7 +86,7 @@ struct FailAll {
   Status status;
 };
 
-// A mask is there that a request had to wait for.
+// The mask for which a request waited is computed.
 struct MaskReady {
   RequestUid uid;
 };

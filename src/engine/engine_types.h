@@ -1,5 +1,5 @@
-// Values that go into an engine and come out of it, as plain data. This file knows neither grpc nor
-// proto: src/worker converts. Pure values; any thread.
+// The values that an engine takes and gives, as plain data without grpc and proto: src/worker
+// converts them. Pure values; any thread.
 #ifndef BATON_ENGINE_ENGINE_TYPES_H_
 #define BATON_ENGINE_ENGINE_TYPES_H_
 
@@ -20,7 +20,7 @@
 
 namespace baton::engine {
 
-// One stream of one router; its end cancels all its requests.
+// One stream of one router. The end of the stream cancels all its requests.
 using SessionId = StrongInt<struct SessionIdTag, uint64_t>;
 
 // A placement of a request; (uid, attempt) fences older placements.
@@ -40,7 +40,7 @@ enum class RequestKind : uint8_t {
   kLocal = 0,   // computes the prompt and decodes
   kSource = 1,  // computes the prompt and hands it to a decode worker
   kDest = 2,    // receives the prompt's KV and decodes
-  kEmbed = 3,   // computes the prompt and gives its vector; of either role
+  kEmbed = 3,   // computes the prompt and gives its vector; workers of both roles take it
 };
 
 // Everything an engine needs to know of a request. The engine refuses values outside the ranges of
@@ -51,19 +51,19 @@ struct RequestSpec {
   RequestKind kind = RequestKind::kLocal;
   Incarnation peer;                // the other worker of the hand-off; 0 when kLocal
   std::vector<TokenId> tokens;     // prompt, then replayed output (only with one choice)
-  uint32_t num_prompt_tokens = 0;  // how many of them are the prompt, >= 1
+  uint32_t num_prompt_tokens = 0;  // the first ones of `tokens`, >= 1
   uint32_t num_choices = 1;        // 1..kMaxChoices
   wire::SamplingParams sampling;
   int64_t deadline_us = 0;        // from acceptance, (0, kMaxDeadlineUs]
   std::string tenant;             // salts the hash chain
-  bool is_cacheable = true;       // its KV is for the prefix cache
-  int32_t priority = 0;           // among prompts that wait; in its range (src/base/priority.h)
-  bool reports_progress = false;  // it is told how far the prompt is
+  bool is_cacheable = true;       // the prefix cache may keep its KV
+  int32_t priority = 0;           // among waiting prompts; range: src/base/priority.h
+  bool reports_progress = false;  // the client wants to see how far the prompt is
 };
 
 // How far a prompt is.
 struct PrefillProgress {
-  uint32_t num_tokens = 0;  // with KV, replayed output included; 0 = not told
+  uint32_t num_tokens = 0;  // with KV, replayed output included; 0 = not reported
   uint32_t num_cached = 0;  // of them, found in the prefix cache
   int64_t elapsed_us = 0;   // since its first chunk was planned
 };
@@ -82,7 +82,7 @@ struct TokenEvent {
   // Guesses of the step that gave it; 0 = none, or an earlier token has them.
   uint32_t step_us = 0;
   uint32_t num_proposed = 0;  // guesses that the step verified, with its first token of the choice
-  uint32_t step_row = 0;      // above 0: a guess was right that came before it in its step
+  uint32_t step_row = 0;      // above 0: the token follows a right guess of the same step
   wire::GuessState guess_state = wire::GuessState::kOff;  // of the step that gave it
   uint32_t prompt_pos = 0;                     // not 0: the prompt's token there, not a sampled one
   uint32_t rank = 0;                           // with prompt_pos: 1 + the tokens that were likelier
@@ -131,8 +131,8 @@ struct RequestStatus {
   uint32_t retry_after_ms = 0;  // with rejected for load
 };
 
-// Receives what an engine produces. Called on the engine thread, which waits: an implementation
-// copies and returns. Token events of a step come before the states that they cause.
+// Receives the tokens and states of an engine. The engine thread calls it and waits, so an
+// implementation copies and returns. Token events of a step come before the states that they cause.
 class EngineListener {
  public:
   virtual ~EngineListener() = default;

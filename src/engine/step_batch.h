@@ -17,10 +17,10 @@ namespace baton::engine {
 // See the file comment.
 class StepBatch {
  public:
-  // At most `max_tokens` rows in `max_items` items, each of which may want one row of logits, and
-  // `max_more_logits` more: of prompts that are logged, and of guesses. The pages of logits that
-  // are never written cost no memory. `samples`: the model may be asked to choose. `hidden_size`:
-  // of the model. `state_blocks`: of each sequence whose state a step may copy, once an item.
+  // At most `max_tokens` rows in `max_items` items. Each item may want one row of logits; logged
+  // prompts and guesses want at most `max_more_logits` more. Pages of logits that nobody writes
+  // cost no memory. `samples`: the model may choose tokens. `hidden_size`: the model's.
+  // `state_blocks`: blocks of one sequence's state; a step copies one state an item at most.
   struct Limits {
     uint32_t max_tokens = 0;
     uint32_t max_items = 0;
@@ -32,11 +32,11 @@ class StepBatch {
   };
   explicit StepBatch(const Limits& limits);
 
-  // Replaces the batch; the plan's sequences and tables must live until the step is over.
+  // Replaces the batch. The plan's sequences and tables must live until the step has ended.
   void Lower(const scheduler::BatchPlan& plan);
 
-  // The model may choose the token of plan item `item`, which wants logits and has no guesses.
-  // After Lower; items that are not named get their logits.
+  // Lets the model choose the token of plan item `item`, which wants logits and has no guesses.
+  // Call it after Lower. All other items get their logits.
   void SetSampling(size_t item, const kernels::RowSampling& sampling) {
     sampling_[logit_index_[item]] = sampling;
   }
@@ -50,22 +50,22 @@ class StepBatch {
             .hidden = hidden(),
             .state_copies = state_copies_};
   }
-  // The copies of states that the plan wanted, by plan item (StateCopy::span). The model says in
-  // them what it found.
+  // The copies of states that the plan wanted, by plan item (StateCopy::span). The model writes its
+  // findings into them.
   std::span<const model::StateCopy> state_copies() const { return state_copies_; }
   // [logit_rows, vocab_size], to be written by Forward.
   std::span<float> logits();
   // [vocab_size] of plan item `item`, which wants logits; unspecified where a token was chosen.
-  // `row` > 0: after so many of its guesses.
+  // `row` > 0: the logits after `row` of its guesses.
   std::span<const float> LogitsOf(size_t item, uint32_t row = 0) const;
-  // [vocab_size] of one token of plan item `item`, which logs its prompt. The last one's may be
-  // unspecified, as above.
+  // [vocab_size] of one token of plan item `item`, which logs its prompt; unspecified for the last
+  // token where the model chose.
   std::span<const float> PromptLogitsOf(const scheduler::BatchItem& item, size_t idx,
                                         uint32_t token) const;
   // [hidden_size] of one token of plan item `item`, which embeds.
   std::span<const float> HiddenOf(const scheduler::BatchItem& item, size_t idx,
                                   uint32_t token) const;
-  // The token that the model chose for it; nothing where it was not asked to.
+  // The token that the model chose for plan item `item`; nothing without SetSampling.
   std::optional<TokenId> ChosenOf(size_t item) const;
   // Whether every row decodes and has its token chosen by the model, and no state is copied. After
   // SetSampling.
@@ -91,10 +91,10 @@ class StepBatch {
   std::vector<uint32_t> logit_index_;  // of each item's first token that is sampled, where one is
   std::vector<kernels::RowSampling>
       sampling_;                 // [logit_rows_]; empty when the model does not sample
-  std::vector<TokenId> chosen_;  // as many
+  std::vector<TokenId> chosen_;  // [sampling_]
   device::AlignedBuffer logits_;
   device::AlignedBuffer hidden_;
-  bool embeds_ = false;  // some item does
+  bool embeds_ = false;  // an item of the batch embeds
   std::vector<model::StateCopy> state_copies_;
   std::vector<uint32_t> copy_blocks_;  // of all copies
 };

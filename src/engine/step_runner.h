@@ -1,5 +1,5 @@
-// StepRunner: one step of the device after the other: plan, lower, compute, sample, finish. Where
-// the model's steps overlap (README.md) it begins the step after the one that runs, then ends that
+// StepRunner: runs the steps of the device one after another: plan, lower, compute, sample, finish.
+// Where the model's steps overlap (README.md) it begins the next step before it ends the running
 // one. Engine thread.
 //
 // Invariants
@@ -23,35 +23,35 @@ namespace baton::engine {
 class StepRunner {
  public:
   explicit StepRunner(const StepParts& parts);
-  // Waits for the step in flight; nobody is told of its tokens.
+  // Waits for the step in flight and drops its tokens.
   ~StepRunner();
   StepRunner(const StepRunner&) = delete;
   StepRunner& operator=(const StepRunner&) = delete;
 
   // Runs one step, or ends the one in flight. False when there is nothing to compute.
   bool Run();
-  // A step was begun, and has not ended.
+  // True while a step was begun and has not ended.
   bool in_flight() const { return in_flight_; }
-  // Waits for all that was begun, so that requests and blocks may come and go.
+  // Waits for all begun steps, so that requests and blocks may come and go.
   void Settle();
 
  private:
   // False when there is nothing to compute.
   bool Plan();
   void Lower(const scheduler::BatchPlan& plan);
-  // Finds the requests that the plan's sequences work for. A sequence that has ended works for
-  // nobody any more.
+  // Finds the requests of the plan's sequences. A sequence that has ended has no request any more.
   void TakeUses(const scheduler::BatchPlan& plan);
   void NotePlanned(const scheduler::BatchPlan& plan);
-  // The planned step, by Forward.
+  // Computes the planned step by Forward.
   void Compute();
   void Begin(StepBatch* step);
-  // Begins the step after the planned one, which runs, unless something else may come first.
+  // Begins the step after the planned one, which runs, unless other work may come first.
   void BeginNext();
   // Waits for the step that runs; the next one, if it was begun, runs then.
   void End();
   void Finish();
-  // Keeps no state that holds what is no number. A request without logits in this step fails.
+  // Drops states that hold a value that is no number. Then a request without logits in this step
+  // fails.
   void JudgeStates(const scheduler::BatchPlan& plan);
   // Does the work that waits for the end of all steps that were begun.
   void EndRequests();
@@ -63,7 +63,7 @@ class StepRunner {
   RowSampler rows_;
   PromptSeals seals_;
   PromptEnds prompts_;
-  std::vector<LiveRequest*> first_steps_;  // their first decode step is this one
+  std::vector<LiveRequest*> first_steps_;  // requests whose first decode step this is
   device::CoreShare::Place place_;         // of the engine thread
   bool in_flight_ = false;                 // the planned step was begun, and has not ended
   int64_t began_us_ = 0;                   // of the planned step

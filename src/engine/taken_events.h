@@ -16,7 +16,7 @@ namespace baton::engine {
 // See the file comment.
 class TakenEvents {
  public:
-  // `inbox` outlives it. Room for `capacity` events, so that a turn does not allocate.
+  // `inbox` outlives this object, which has room for `capacity` events: a turn does not allocate.
   TakenEvents(EngineInbox* inbox, size_t capacity) : inbox_(inbox) { events_.reserve(capacity); }
 
   bool empty() const { return events_.empty(); }
@@ -26,7 +26,7 @@ class TakenEvents {
   // Takes after waiting until `deadline_us` of the system clock for a first event.
   void WaitAndTake(int64_t deadline_us) { inbox_->WaitAndTake(deadline_us, &events_); }
 
-  // Hands over each event, in order; then none is left. How many there were.
+  // Hands over all events, in order, and returns their number.
   template <typename Handler>
   size_t HandleAll(Handler&& handle) {
     // Handling an event may not add to the vector: only Take does.
@@ -36,7 +36,7 @@ class TakenEvents {
     num_scanned_ = 0;
     return num_handled;
   }
-  // Shows each message of a peer that no call has shown before, in order. They stay, to be handled.
+  // Shows each message of a peer that no earlier call has shown, in order. HandleAll gets it later.
   template <typename Visitor>
   void ScanMessages(Visitor&& visit) {
     for (; num_scanned_ < events_.size(); ++num_scanned_) {

@@ -1,5 +1,5 @@
-// The parts that both sides' sets of hand-offs are joined with, and the news that they tell the
-// engine. Engine thread.
+// The parts of an engine that the hand-offs of both sides use, and the interface by which hand-offs
+// report to the engine. Engine thread.
 #ifndef BATON_ENGINE_TRANSFER_PARTS_H_
 #define BATON_ENGINE_TRANSFER_PARTS_H_
 
@@ -24,8 +24,8 @@ struct TransferParts {
   const HandoffWire* wire = nullptr;
 };
 
-// A transfer that takes longer is told to the router while it goes on, this often: twice as often
-// as routers look, and ten short messages a second at most.
+// Time between two reports to the router about one transfer: half of the time between two looks of
+// a router. At most ten short messages a second.
 inline constexpr int64_t kTellProgressUs = 100'000;
 
 // How a verified transfer went.
@@ -35,7 +35,7 @@ struct TransferResult {
   uint32_t num_cached = 0;  // tokens of the prompt in the prefill worker's prefix cache, as it says
 };
 
-// Hears how the hand-offs of live requests go. Called between two steps.
+// Hears of the progress of hand-offs of live requests. Called between two steps.
 class TransferOwner {
  public:
   virtual ~TransferOwner() = default;
@@ -48,7 +48,7 @@ class TransferOwner {
   // Retarget.
   virtual void OnSourceStranded(const RequestKey& key, kv::HandoffOutcome outcome,
                                 const Status& status) = 0;
-  // At the decode worker: slices arrive, and not fast. Told at most every kTellProgressUs.
+  // At the decode worker: slices of a slow transfer arrive. At most one call every kTellProgressUs.
   virtual void OnDestProgress(const RequestKey& key, uint64_t kv_bytes) = 0;
   // At the decode worker: everything arrived and matches.
   virtual void OnDestVerified(const RequestKey& key, const TransferResult& result) = 0;

@@ -1,12 +1,12 @@
-// TenantKv and KvHold: the KV that the running requests of one tenant hold at decode workers, for
-// the share of it that the tenant may hold at once (kv_share of the keys file).
+// TenantKv and KvHold: count the KV that the running requests of one tenant hold at decode workers.
+// A tenant may hold a share of all KV at once (kv_share of the keys file).
 //
-// A request holds its prompt, the fixed states of its choices as so many tokens, and what has been
-// generated for it, from its placement to its end.
-// Prefixes that requests share count for each of them. A request is placed when it fits beside what
-// its tenant holds; what running answers grow by afterwards is not cut off.
+// From its placement to its end, a request holds its prompt, its generated tokens, and the fixed
+// states of its choices, counted in tokens. Shared prefixes count for each request. A request is
+// placed when it fits beside the other requests of its tenant. Running answers may grow beyond the
+// share.
 //
-// Shares are set by any thread, the rest is the router's thread's.
+// Any thread may set the share. All other calls are the router's thread's.
 #ifndef BATON_ROUTER_KV_SHARE_H_
 #define BATON_ROUTER_KV_SHARE_H_
 
@@ -22,7 +22,7 @@ namespace baton::router {
 
 class WorkerRegistry;
 
-// It counts what one tenant holds; see the file comment.
+// Counts the KV of one tenant; see the file comment.
 class TenantKv {
  public:
   // Above 0 and at most 1; 0 = no limit.
@@ -37,7 +37,7 @@ class TenantKv {
   std::map<std::string, uint64_t, std::less<>> held_;  // by model id
 };
 
-// It counts what one request holds, and gives that back when it is destroyed.
+// Counts the KV of one request, and gives it back at its destruction.
 class KvHold {
  public:
   KvHold() = default;
@@ -45,7 +45,7 @@ class KvHold {
   KvHold(const KvHold&) = delete;
   KvHold& operator=(const KvHold&) = delete;
 
-  // In place of what it held. A null tenant has no limit.
+  // Replaces the earlier count. A null tenant has no limit.
   void Begin(const std::shared_ptr<TenantKv>& tenant, std::string_view model_id,
              uint64_t num_tokens);
   // One more token.
@@ -61,8 +61,8 @@ class KvHold {
 // A share of a model's KV as tokens.
 struct KvLimit {
   double share = 0;
-  uint64_t pool_tokens = 0;   // of all its decode workers that are there
-  uint64_t state_tokens = 0;  // that each choice holds beside its own
+  uint64_t pool_tokens = 0;   // of all decode workers that are there
+  uint64_t state_tokens = 0;  // for the fixed state of one choice
 
   uint64_t tokens() const {
     return static_cast<uint64_t>(share * static_cast<double>(pool_tokens));

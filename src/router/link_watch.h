@@ -1,5 +1,5 @@
-// LinkWatch: KV on its way: how fast it crosses each link, requests that it would reach too late,
-// and links that were bad and are to be probed. The router's thread.
+// LinkWatch: measures how fast KV crosses each link. It finds the requests whose KV would come too
+// late, and the bad links that should be probed again. The router's thread.
 #ifndef BATON_ROUTER_LINK_WATCH_H_
 #define BATON_ROUTER_LINK_WATCH_H_
 
@@ -22,15 +22,15 @@ class LinkWatch {
             Recovery* recovery)
       : state_(state), table_(table), planner_(planner), recovery_(recovery) {}
 
-  // The router guessed what the decode worker holds of the prompt when it placed the request; the
-  // decode worker knows. No more is believed than the whole prompt, in whole blocks.
+  // Corrects the bytes of KV that the request needs. The router guessed them when it placed the
+  // request; the decode worker knows them. The router believes at most the whole prompt's blocks.
   void OnKvTotal(RouterRequest& request, uint64_t total_bytes);
   void OnKvProgress(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
   void OnVerified(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
 
-  // Places again what would get its KV too late; looks every kWatchEveryUs.
+  // Places requests again whose KV would come too late. Looks every kWatchEveryUs.
   void WatchTransfers(int64_t now_us);
-  // The links to probe now; each is taken to be probed.
+  // Returns the links that should be probed now, and counts them as probed.
   std::vector<ProbedLink> TakeDueProbes(int64_t now_us);
 
   int64_t watched_us() const { return watched_us_; }  // when WatchTransfers last looked

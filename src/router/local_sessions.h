@@ -1,18 +1,17 @@
-// LocalSessions: messages of the workers of this host, which the router's thread reads itself
-// (src/rpc/local_stream.h). One wake-up of that thread brings a message from its worker to the
-// core.
+// LocalSessions: reads the messages of workers of this host, on the router's thread
+// (src/rpc/local_stream.h). One wake-up of that thread brings a message to the core.
 //
-// Offer makes a name for a session's hello. The session is local once its worker has connected
-// there: then all its messages come this way, the worker's hello first. Its orders and its end stay
-// with gRPC, so a worker that dies is noticed as ever.
+// Offer makes a name for a session's hello. The session is local once its worker has connected to
+// that name. Then all messages of the worker come this way, its hello first. Orders and the end of
+// the session stay with gRPC, which still notices a worker that dies.
 //
 // Invariants
 //  1. Messages of a session keep their order. What the worker sent before its session ended is
 //     handled before the end (ReadRest).
-//  2. A turn of the thread reads at most one LocalReader::kReadBytes of each worker. What is not
-//     read waits in the kernel and then at the worker, which cuts a router off that never reads.
+//  2. A turn of the thread reads at most one LocalReader::kReadBytes of each worker. Unread bytes
+//     wait in the kernel, then at the worker, which cuts off a router that never reads.
 //
-// Threads: the router's thread, or the one that ends it, except for Wake.
+// Threads: the router's thread, or the thread that ends it. Any thread may call Wake.
 #ifndef BATON_ROUTER_LOCAL_SESSIONS_H_
 #define BATON_ROUTER_LOCAL_SESSIONS_H_
 
@@ -35,7 +34,7 @@
 
 namespace baton::router {
 
-// The core's work for a message of a worker; none for a kind of a newer version.
+// The core's task for a message of a worker; empty for a message kind of a newer version.
 RouterTask TaskOf(SessionRef session, const v1::WorkerMessage& message);
 
 // See the file comment.
@@ -44,12 +43,12 @@ class LocalSessions final : public InboxSource {
   // Null, with a warning, where the system gives no event descriptor.
   static std::shared_ptr<LocalSessions> Create();
 
-  // The name where `session` may connect; "" = there is no such socket. `break_session` is called
-  // on the router's thread when the worker has sent what no worker sends.
+  // The name to which the worker of `session` may connect; "" = the system has no such sockets. The
+  // router's thread calls `break_session` when the worker has sent bytes that are no messages.
   std::string Offer(SessionRef session, std::function<void()> break_session);
-  // Nothing more is read of the session. No-op for one that is not here.
+  // Stops reading a session. No-op for an unknown session.
   void Forget(SessionRef session);
-  // The session's worker has sent its last message: tasks of what is left go to `out`.
+  // The session's worker has sent its last message: adds the tasks of all unread messages to `out`.
   void ReadRest(SessionRef session, std::vector<RouterTask>* out);
   // Sessions whose worker has connected.
   size_t num_connected() const;
@@ -79,7 +78,7 @@ class LocalSessions final : public InboxSource {
   const UniqueFd event_;
   uint64_t last_number_ = 0;  // numbers of sessions are not used again; 0 = event_
   absl::flat_hash_map<uint64_t, Session> sessions_;
-  v1::WorkerMessage message_;  // the one being read; it keeps its memory
+  v1::WorkerMessage message_;  // used for every message, so that its memory is kept
 };
 
 }  // namespace baton::router

@@ -1,10 +1,10 @@
-// ModelMetrics: where the requests of each model are counted. The router's thread changes it; what
-// Of gives stays valid as long as the registry.
+// ModelMetrics: the metrics in which the requests of each model are counted. The router's thread
+// changes it. The pointer that Of returns stays valid as long as the registry.
 //
-// While one model is known, the process's own metrics are its metrics, under the constant label
-// `model`. From the second model on each has series of its own, from 0, and the process's count
-// what is of no model: refusals before the model was known, and what was counted before that time.
-// So a sum over all series counts nothing twice.
+// While one model is known, the process's own metrics count its requests, under the constant label
+// `model`. From the second model on, each model has its own series, which begin at 0. The process's
+// metrics then count requests without a model (refused before the model was known), and keep their
+// old counts. So a sum over all series counts nothing twice.
 #ifndef BATON_ROUTER_MODEL_METRICS_H_
 #define BATON_ROUTER_MODEL_METRICS_H_
 
@@ -28,7 +28,7 @@ class ModelMetrics {
                obs::MetricsRegistry* registry)
       : process_(process), aliases_(aliases), registry_(registry) {}
 
-  // Registers what is new; at most kMaxKnownModels models get series of their own.
+  // Registers series for new models, for at most kMaxKnownModels of them.
   void Know(const ModelDirectory& directory);
   const obs::BatonMetrics* Of(std::string_view model_id) const;
   // Calls `visit` with each model that has series of its own.
@@ -39,7 +39,7 @@ class ModelMetrics {
   const obs::BatonMetrics* const process_;
   const obs::MetricAliasSet aliases_;
   obs::MetricsRegistry* const registry_;
-  std::map<std::string, obs::BatonMetrics, std::less<>> own_;  // by model; a map: nothing moves
+  std::map<std::string, obs::BatonMetrics, std::less<>> own_;  // by model; a map moves no value
 };
 
 }  // namespace baton::router

@@ -1,4 +1,4 @@
-// QueueRate: how fast a queue moves, and so how long a new request would wait in it. Pure; owned by
+// QueueRate: the speed of a queue. It predicts how long a new request would wait. Pure; owned by
 // the router's thread.
 #ifndef BATON_ROUTER_QUEUE_RATE_H_
 #define BATON_ROUTER_QUEUE_RATE_H_
@@ -14,17 +14,17 @@ namespace baton::router {
 // The rate of the last placements of one busy period.
 class QueueRate {
  public:
-  // Gaps between placements from which the rate is taken at least, and at most. Answers that began
-  // together end together, and 16 gaps may be one such burst: a batch of 16 streams has four of
-  // them in 64 gaps.
+  // The rate is a mean of at least kWindow and at most kMaxWindow gaps between placements. Answers
+  // that began together end together, so 16 gaps may be one burst. A batch of 16 streams makes four
+  // bursts in 64 gaps.
   static constexpr uint32_t kWindow = 16;
   static constexpr uint32_t kMaxWindow = 64;
 
   // A worker took a request of the queue while others waited. One that it refuses is no progress.
   void OnPlaced(int64_t now_us) { times_us_[num_placed_++ % times_us_.size()] = now_us; }
-  // How long a request waits after `num_ahead` others, as far as is known; nothing before there
-  // were kWindow gaps. The time since the last placement counts as one gap more when it makes the
-  // mean longer: a pause of one large request is believed for its share, a queue that stands soon.
+  // The wait of a request that has `num_ahead` others before it; nothing before there were kWindow
+  // gaps. The time since the last placement counts as one more gap where it makes the mean longer.
+  // So one long pause changes the mean a little, and a queue that stands still changes it soon.
   std::optional<int64_t> PredictUs(size_t num_ahead, int64_t now_us) const {
     if (num_placed_ <= kWindow) return std::nullopt;
     const auto num_gaps = static_cast<int64_t>(std::min<uint64_t>(num_placed_ - 1, kMaxWindow));
@@ -41,8 +41,8 @@ class QueueRate {
   uint64_t num_placed_ = 0;
 };
 
-// The requests of one model that wait in one line. It exists while there are any, the busy period:
-// what an earlier one was like says nothing about this one, and another model's workers are others.
+// The waiting requests of one model. A ModelQueue exists while there are any (one busy period): the
+// rate of an earlier period, or of another model, says nothing about this one.
 struct ModelQueue {
   size_t num_waiting = 0;
   QueueRate rate;

@@ -1,6 +1,6 @@
-// Recovery: a placed request whose placement cannot go on enters the queue again and is placed as
-// its next attempt, from the tokens that are known. The client sees only a pause. The limits of
-// faults are those of kvcache/handoff_request.h. The router's thread.
+// Recovery: puts a request into the queue again when its placement cannot go on. The next attempt
+// starts from the tokens that are known, so the client sees only a pause. kvcache/handoff_request.h
+// has the limits of faults. The router's thread.
 #ifndef BATON_ROUTER_RECOVERY_H_
 #define BATON_ROUTER_RECOVERY_H_
 
@@ -12,7 +12,7 @@
 
 namespace baton::router {
 
-// See the file comment. Every function may end the requests that it is about.
+// See the file comment. Every function may end the requests that it gets.
 class Recovery {
  public:
   // All outlive the recovery.
@@ -20,17 +20,17 @@ class Recovery {
            PlacementQueue* queue, Delivery* delivery)
       : state_(state), table_(table), planner_(planner), queue_(queue), delivery_(delivery) {}
 
-  // `code` is what the client is told when it was one fault too many.
+  // `code`: the client's error when the request has had one fault too many.
   void Recover(RouterRequest& request, kv::PlacementFault fault, int64_t now_us,
                ErrorCode code = ErrorCode::kWorkerLost);
   // The session with a worker, or the worker, is lost.
   void RecoverRequestsOn(LeaseId lease, int64_t now_us);
-  // A worker of the placement is done with it, for good or bad.
+  // A worker of the placement ended its half, well or badly.
   void OnHalfEnded(RouterRequest& request, PlacementHalf& half, const WorkerRequestStatus& status);
-  // A worker of the placement did not take it.
+  // A worker of the placement refused its half.
   void OnRejected(RouterRequest& request, PlacementHalf& half, const WorkerRequestStatus& status,
                   int64_t now_us);
-  // Its time is over.
+  // The request's deadline has passed.
   void EndAtDeadline(RouterRequest& request, int64_t now_us);
   // The decode worker gets no more of the KV that it still needs.
   void OnStranded(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
@@ -39,7 +39,7 @@ class Recovery {
                   KeptSource keep);
 
  private:
-  // One worker too many has died under it.
+  // Too many workers have died while they worked for the request.
   void EndAfterDeaths(RouterRequest& request);
 
   RouterState* const state_;

@@ -1,5 +1,5 @@
-// RequestChecks: the timers of requests: deadlines, waits, workers that hang, and clients that read
-// slowly. The router's thread.
+// RequestChecks: looks at requests whose timer has run out: deadlines, waits, workers that hang and
+// clients that read slowly. The router's thread.
 #ifndef BATON_ROUTER_REQUEST_CHECKS_H_
 #define BATON_ROUTER_REQUEST_CHECKS_H_
 
@@ -15,12 +15,12 @@ namespace baton::router {
 // See the file comment.
 class RequestChecks {
  public:
-  // All outlive it.
+  // All outlive the checks.
   RequestChecks(RouterState* state, RequestTable* table, const RoutePlanner* planner,
                 Delivery* delivery, Recovery* recovery)
       : state_(state), table_(table), planner_(planner), delivery_(delivery), recovery_(recovery) {}
 
-  // Looks at each request whose time has come; may end it. In each tick.
+  // Looks at each request whose time has come, and may end it. Each tick of the router calls it.
   void Run(int64_t now_us);
 
  private:

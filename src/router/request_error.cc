@@ -124,6 +124,8 @@ constexpr ErrorRow kRows[] = {
      "The server is shutting down; try another one."},
     {ErrorCode::kDeadlineExceeded, 504, kGrpcDeadlineExceeded, kTimeoutError, "deadline_exceeded",
      "The request's deadline has passed."},
+    {ErrorCode::kServerBusy, 503, kGrpcUnavailable, kUnavailableError, "server_busy",
+     "The server still works on schemas or chat templates of earlier requests; try again later."},
 };
 static_assert(std::size(kRows) == kNumErrorCodes);
 

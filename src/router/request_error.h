@@ -57,8 +57,9 @@ enum class ErrorCode : uint8_t {
   kWorkerLost,
   kDraining,
   kDeadlineExceeded,
+  kServerBusy,
 };
-inline constexpr int kNumErrorCodes = static_cast<int>(ErrorCode::kDeadlineExceeded) + 1;
+inline constexpr int kNumErrorCodes = static_cast<int>(ErrorCode::kServerBusy) + 1;
 
 // One bad end of one request.
 struct RequestError {

@@ -1,5 +1,5 @@
-// RequestTable: the life and the end of requests: which ones live, what each of them holds at
-// workers, and what is remembered of those that ended. The router's thread.
+// RequestTable: the requests that live, what each of them holds at workers, and a record of the
+// last ones that ended. The router's thread.
 //
 // Invariants
 //  1. The sink of each request gets exactly one OnFinished or OnFailed, as the last act of its end.
@@ -43,7 +43,8 @@ class RequestTable {
   void EndGood(RouterRequest& request);
   void EndBad(RouterRequest& request, const RequestError& error);
   void EndBad(RouterRequest& request, ErrorCode code);
-  // As EndBad, of one whose life has ended already. `waits`: it is counted as waiting.
+  // Tells the client of a bad end, and counts it; the caller has ended the request's life already.
+  // `waits`: the request counts as waiting.
   void TellFailed(RouterRequest& request, const RequestError& error, bool waits);
   void Cancel(RequestUid uid, CancelCause cause);
   // Ends every request with `code`.
@@ -58,12 +59,12 @@ class RequestTable {
 
   // Gives back what a request holds at one worker. `cancel`: the worker is told.
   void ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool cancel);
-  // The prompt is computed: it is no backlog of that worker any more.
+  // Takes a computed prompt out of the backlog of its worker.
   void ReleaseBacklog(PlacementHalf& half);
   void CancelKept(RouterRequest& request);
   void GiveUpMove(RouterRequest& request);
 
-  // The router itself stood still for `late_us`: its times move by that.
+  // Moves all times by `late_us`, for which the router itself stood still.
   void ForgiveSilence(int64_t late_us);
 
   // True once after requests ended: others may find room.
@@ -74,7 +75,7 @@ class RequestTable {
   size_t num_running() const { return requests_.size() - waiting_->num_queued() - num_own_; }
   size_t num_shadows() const { return num_shadows_; }
   std::vector<RequestView> RequestViews(int64_t now_us) const;
-  // The last requests that ended, then those that live, each oldest first; no shadows.
+  // The last requests that ended, then the live ones, oldest first in each part. No shadows.
   std::vector<std::shared_ptr<const RequestTrace>> Traces(int64_t now_us) const;
 
  private:
@@ -83,7 +84,7 @@ class RequestTable {
   std::vector<RunningAnswer> RunningBeside(const RouterRequest& request) const;
   std::shared_ptr<RequestTrace> TraceOf(const RouterRequest& request, int64_t end_us) const;
   void Remember(const RouterRequest& request, int http_status, std::string error);
-  // Counts how a request that ended fared by the server's objectives. `code`: its bad end.
+  // Counts whether a request that ended met the server's objectives. `code`: its bad end.
   void CountObjectives(const RouterRequest& request, std::optional<ErrorCode> code) const;
 
   RouterState* const state_;

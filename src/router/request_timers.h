@@ -1,8 +1,8 @@
 // RequestTimers: when the router looks at the timers of each live request again. Pure; owned by the
 // router's thread.
 //
-// A row of 32 bytes a request, in one array, so that a tick passes over requests whose time has not
-// come without touching them: their records lie apart, a dozen cache lines each.
+// Each request has a row of 32 bytes in one array. A tick reads this array and leaves alone the
+// records of requests whose time has not come: a record takes a dozen cache lines.
 //
 // Invariants
 //  1. A request that was added is looked at in the next Run. Each look names the time of the next
@@ -26,7 +26,7 @@ namespace baton::router {
 
 // The next look at one request.
 struct NextLook {
-  int64_t due_us = 0;   // something may be to do then
+  int64_t due_us = 0;   // the request may need something then
   int64_t look_us = 0;  // a Run from then on looks at it; at most due_us
 };
 
@@ -37,7 +37,7 @@ class RequestTimers {
     rows_.push_back({NextLook{}, uid});
     due_us_ = 0;
   }
-  // A request has changed so that its time may be earlier than it said.
+  // A request has changed: it may need a look before the time of its row.
   void LookAtAll() { looks_at_all_ = true; }
   // INT64_MAX: no request needs a look.
   int64_t due_us() const { return looks_at_all_ ? 0 : due_us_; }

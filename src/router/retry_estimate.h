@@ -1,7 +1,7 @@
-// RetryEstimate: when places come free for requests that found no room. A running answer has the
-// tokens left that finished ones had, at most its own limit, at the pace at which tokens come now:
-// what answers took under another load says little. For Retry-After. Pure; owned by the router's
-// thread.
+// RetryEstimate: predicts when a request that found no room would get a place, for Retry-After. A
+// running answer is taken to become as long as finished answers were, at most its own limit. Its
+// tokens are taken to come at today's pace: the pace under another load says little. Pure; owned by
+// the router's thread.
 #ifndef BATON_ROUTER_RETRY_ESTIMATE_H_
 #define BATON_ROUTER_RETRY_ESTIMATE_H_
 
@@ -26,27 +26,26 @@ struct RunningAnswer {
 // The places of one model; see the file comment.
 class RetryEstimate {
  public:
-  // Answers from which their usual length is taken; each has an eighth of the averages. After one,
-  // four clients of six were told to wait 16 to 24 s where nobody waited for 10: the one that ran
-  // had a large prompt, and all that waited were taken to be like it.
+  // Finished answers that the usual length needs; each new one has an eighth of the averages. With
+  // one answer, four clients of six were told to wait 16 to 24 s, and nobody waited for 10: that
+  // answer had a large prompt.
   static constexpr uint32_t kMinAnswers = 8;
 
-  // A request was served: it had its place for so long, and so many tokens of all choices.
+  // A request was served: it had its place for `us`, and `num_tokens` tokens of all choices.
   void OnServed(int64_t us, uint32_t num_tokens);
-  // The last Look is so old that another one is worth its cost, O(n log n) of the running requests.
+  // Whether the last Look is old enough for another one, which costs O(n log n) of the requests.
   bool IsStale(int64_t now_us) const;
   void Look(const std::vector<RunningAnswer>& running, int64_t now_us);
   // So many answers of the model ended that a request may be refused by how long they are.
   bool KnowsAnswers() const { return num_served_ >= kMinAnswers; }
-  // After so long a place may be free for a request after `num_ahead` others, by the last Look;
+  // The time until a request with `num_ahead` others before it may get a place, by the last Look;
   // nothing where nothing runs.
   std::optional<int64_t> AfterUs(size_t num_ahead) const;
-  // Seconds after which a place may be free for a request after `num_ahead` others, by the last
-  // Look. The least where nothing runs.
+  // AfterUs in whole seconds, at least limits::kMinRetryAfterS.
   uint32_t AfterS(size_t num_ahead) const;
 
  private:
-  // The answers that decode now have this in common.
+  // Means of the answers that decode now.
   struct Pace {
     double token_us = 0;   // between two tokens of one answer; 0 = nothing decodes
     double prompt_us = 0;  // from its place to its first token

@@ -2,13 +2,13 @@
 // the router's thread.
 //
 // Invariants
-//  1. Each (choice, index) is taken once, in index order without gaps, whichever worker's copy came
-//     first; an equal copy is dropped, an unequal one is a mismatch.
-//  2. Holds at most kMaxAhead tokens per choice before a gap; what is in order and not taken yet is
-//     num_pending(), which the owner bounds.
-//  3. After a choice's last token, or CloseChoice, nothing of that choice comes out any more.
-//  4. Remembers the ids of all tokens of the request: 4 bytes a token, what a replay needs. It
-//     outlives placements: what a later one computes again is a copy like any other.
+//  1. Each (choice, index) is taken once, in index order without gaps, from the copy that came
+//     first. An equal second copy is dropped, an unequal one is a mismatch.
+//  2. Holds at most kMaxAhead tokens per choice beyond a gap. The owner bounds num_pending(), the
+//     tokens that are in order and not taken yet.
+//  3. After a choice's last token, or CloseChoice, no token of that choice comes out.
+//  4. Remembers the ids of all tokens of the request for a replay: 4 bytes a token. It outlives
+//     placements: tokens that a later placement computes again are copies like any other.
 #ifndef BATON_ROUTER_TOKEN_MERGE_H_
 #define BATON_ROUTER_TOKEN_MERGE_H_
 
@@ -25,15 +25,15 @@ namespace baton::router {
 // Merges by (choice, index); see the file comment.
 class TokenMerge {
  public:
-  // A worker streams one choice in order, and the other sends index 0 only, so a gap is at most
-  // what arrives between two messages of one worker.
+  // One worker streams a choice in order, and the other sends index 0 only. So beyond a gap there
+  // are at most the tokens between two messages of one worker.
   static constexpr size_t kMaxAhead = 256;
 
   // The outcome for a token.
   enum class Outcome : uint8_t {
-    kReady,      // it, and perhaps more, can be taken
+    kReady,      // the token, and perhaps more, can be taken
     kAhead,      // kept until the gap before it closes
-    kDuplicate,  // equal to one already known, or of a closed choice; dropped
+    kDuplicate,  // dropped: an equal one is known, or the choice is closed
     kMismatch,   // another token is known at this place, or one after the last
     kOverflow,   // too far ahead
     kInvalid,    // choice or index outside the request
@@ -50,10 +50,10 @@ class TokenMerge {
   };
   // Moves the next token of `choice` into `out`; false = none is ready.
   bool TakeNext(uint32_t choice, Entry* out);
-  // The router ended the choice (stop string): what is pending or comes later is dropped.
+  // The router ended the choice (stop string): drops its pending and later tokens.
   void CloseChoice(uint32_t choice);
 
-  // The placement that sent what lies beyond a gap is over: the next one closes the gap itself.
+  // Drops tokens beyond gaps: their placement is over, and the next one sends them again.
   void DropAhead();
 
   // Tokens in order and not taken, over all choices.

@@ -24,13 +24,13 @@ bool IsModelId(std::string_view id);
 // InvalidArgument names the field and its value.
 StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello,
                                         const WireRange& own = kWireVersions);
-// The words of a hello about its model; takes the tokenizer's megabytes out of it.
+// Moves the part about the model, with the tokenizer's megabytes, out of a hello.
 ModelClaim TakeClaim(v1::WorkerHello* hello);
 WorkerLoadReport DecodeLoad(const v1::WorkerLoad& load);
 // InvalidArgument names what is too long or no whole number of links.
 StatusOr<PrefixBatch> DecodePrefix(const v1::PrefixEvents& events);
-// A way to finish that this version does not know is a finish all the same: kLength, which hides no
-// text of the last token.
+// A finish reason that this version does not know becomes kLength, which hides no text of the last
+// token.
 std::vector<WorkerToken> DecodeStep(const v1::StepEvents& step);
 WorkerRequestStatus DecodeStatus(const v1::RequestStatus& status);
 
@@ -41,7 +41,7 @@ void EncodeStartDecode(const PlacementSpec& spec, const WorkerName* prefill,
                        v1::RouterMessage* out);
 void EncodeStartEmbedding(const PlacementSpec& spec, v1::RouterMessage* out);
 void EncodeCancel(RequestUid uid, uint32_t attempt, v1::RouterMessage* out);
-// The hello of this life of a router for a session with `worker`.
+// The hello that opens a session with `worker`. `router`: this router's incarnation.
 void EncodeSessionHello(Incarnation router, const WorkerDescription& worker, const WireRange& own,
                         v1::SessionHello* out);
 // `refusal` empty = accepted.

@@ -8,8 +8,8 @@
 //     are only paired when both allow it (scheduler/route_policy.h).
 //  3. A worker is alive until its stream ends or it was silent for limits::kDeadUs. After
 //     limits::kSuspectUs of silence it gets no new request.
-//  4. Requests that the router itself placed count at once: a pool is taken to be as full as the
-//     larger of the worker's report and the router's own sum says.
+//  4. Requests that the router itself placed count at once. A pool counts as full by the worker's
+//     report or by the router's own sum, whichever is larger.
 #ifndef BATON_ROUTER_WORKER_REGISTRY_H_
 #define BATON_ROUTER_WORKER_REGISTRY_H_
 
@@ -34,22 +34,22 @@
 
 namespace baton::router {
 
-// How long the context of a worker that left still counts as its model's. So a stream that only
-// that worker can hold waits for its next life: a restart and loading the model.
+// A worker's context counts for its model this long after the worker left. So a stream that only
+// this worker can hold waits until the worker has started again and loaded its model.
 inline constexpr int64_t kContextKeptUs = 30'000'000;
 
 // The cost of one placed request at one worker.
 struct PlacementCost {
   uint32_t num_blocks = 0;   // shared ones once
   uint64_t num_tokens = 0;   // prompt tokens to compute there
-  uint32_t num_prompts = 0;  // that they are of
+  uint32_t num_prompts = 0;  // the prompts of num_tokens
   uint32_t num_sequences = 0;
 };
 
 // Refusals for load, since the worker last took a request.
 struct LoadRefusals {
   uint32_t num_refusals = 0;
-  int64_t full_until_us = 0;  // nothing new before
+  int64_t full_until_us = 0;  // no new request before
 };
 
 // One live registration.
@@ -62,11 +62,11 @@ struct RegisteredWorker {
   bool session_up = false;
   int64_t reconnect_us = 0;          // when a lost session is opened again
   uint32_t num_failed_sessions = 0;  // since one was up
-  int64_t avoided_until_us = 0;      // it hung: no new request before
+  int64_t avoided_until_us = 0;      // the worker hung: no new request before
   LoadRefusals refusals;
   int64_t draining_since_us = -1;
   RequestUid last_move_tried;  // of its streams, while it drains
-  bool drain_asked = false;    // by this router: it counts as draining before its reports say so
+  bool drain_asked = false;    // by this router; counts as draining before the reports say it
   WorkerLoadReport load;
   int64_t registered_us = 0;
   int64_t heard_us = 0;              // last message on the lease stream
@@ -77,14 +77,14 @@ struct RegisteredWorker {
   SharedBlocks shared;               // their full prompt blocks, as counted in `placed`
   std::map<LeaseId, scheduler::LinkHealth> links;  // a prefill worker's, by decode worker
   uint32_t num_requests = 0;
-  // The decode workers that get nothing of a prefill worker. The reason for it never changes.
+  // The decode workers to which this prefill worker sends no KV. The reason never changes.
   std::vector<UnpairedView> not_paired;
 
-  // Nothing runs or waits there, of this router or another.
+  // No request of any router runs or waits at the worker.
   bool IsIdle() const { return num_requests == 0 && load.running == 0 && load.waiting == 0; }
   bool IsPrefill() const { return description.role == WorkerRole::kPrefill; }
-  // Prompt tokens to compute there, of this router and others. A report is up to a heartbeat old:
-  // what was computed since then waits no more.
+  // Prompt tokens that the worker still has to compute, for all routers. Tokens computed since the
+  // last report, which is up to a heartbeat old, do not count.
   uint64_t BacklogTokens() const {
     const uint64_t told = load.backlog_tokens;
     return std::max(told - std::min(told, num_done_tokens), placed.num_tokens);
@@ -102,12 +102,12 @@ struct RegisteredWorker {
   uint32_t NumFreeBlocks() const;
   // Streams that the worker runs at once by its own measurement, at most max_running.
   uint32_t BatchLimit() const;
-  // It refused a request for load and asks for `retry_after_ms`: it is full for a while, the longer
-  // the oftener it did so without taking one.
+  // The worker refused a request for load and asks for `retry_after_ms`. It counts as full for a
+  // while, and longer after each refusal until it takes a request.
   void CountRefusal(uint32_t retry_after_ms, int64_t now_us);
   // A data connection to this life of `other` is up.
   bool IsLinkedTo(const WorkerName& other) const;
-  // Would get a request at `now_us`.
+  // Whether the worker may get a request at `now_us`.
   bool Usable(int64_t now_us) const;
 };
 
@@ -122,9 +122,9 @@ struct RouteTable {
   scheduler::ClusterLoad Load() const { return {prefill, decode, links}; }
 };
 
-// The workers that lend their speed to a worker that has none measured, or an old one. They are of
-// its role, or of both roles where the roles' speeds are compared. Without this a role that gets no
-// prompts would count as slow, or as fast, for ever.
+// The workers whose mean speed stands in for a worker without a recent measurement: the workers of
+// its role, or of both roles where the roles are compared. Otherwise a role that gets no prompts
+// would count as slow, or as fast, for ever.
 enum class SpeedPools : uint8_t { kByRole, kBoth };
 
 // Why a worker was not taken: for the counter, and as a sentence for logs and for the worker.
@@ -139,8 +139,8 @@ class WorkerRegistry {
   // Why `worker` cannot join: the differing field, or another process of its id that was heard
   // within limits::kSuspectUs; nothing = it can.
   std::optional<Refusal> RefusalFor(const WorkerDescription& worker, int64_t now_us) const;
-  // Prompts in flight at one prefill worker: enough to keep it busy between two messages. The rest
-  // waits in the router, where it can still go to another worker and holds no decode blocks.
+  // Prompts in flight at one prefill worker: enough to keep it busy between two messages. Other
+  // prompts wait in the router: they may still go to another worker, and hold no decode blocks.
   static constexpr uint32_t kMaxPrefillsInFlight = 64;
   // New requests of a decode worker beyond its batch limit, for each prefill worker (for itself
   // where it computes the prompts). Their prompts are computed, or next, while the batch decodes.
@@ -149,12 +149,12 @@ class WorkerRegistry {
   // Adds a worker that RefusalFor accepts and returns it. `lease` is new.
   RegisteredWorker& Add(LeaseId lease, WorkerDescription description,
                         std::unique_ptr<LeaseStream> stream, int64_t now_us);
-  // Each worker of the other role and the same model that no KV will cross to or from, with what
-  // differs; noted at the prefill worker of each pair.
+  // The workers of the same model and the other role that cannot exchange KV with `worker`, and the
+  // reason for each. The prefill worker of each pair keeps the row.
   std::vector<UnpairedView> NoteUnpaired(RegisteredWorker& worker);
   // Drops the worker with its stream and session; false = unknown.
   bool Remove(LeaseId lease, int64_t now_us);
-  // True when the context of one that left is no longer counted in Models().
+  // Forgets workers that left long ago. True: Models() may have changed.
   bool ForgetLongGone(int64_t now_us);
 
   // Null = not alive.
@@ -175,8 +175,8 @@ class WorkerRegistry {
   // Rows for the workers of `model_id`.
   RouteTable TableFor(std::string_view model_id, int64_t now_us,
                       SpeedPools pools = SpeedPools::kByRole) const;
-  // Sends every prefill worker, and every decode worker that drains, the decode workers that may
-  // take its KV.
+  // Sends a list of decode workers to each prefill worker and each draining decode worker: the ones
+  // that may take its KV.
   void SendPeerLists();
 
   // One ModelInfo per model id that has a decode worker, ascending. max_context is the largest of

@@ -1,9 +1,9 @@
-// LocalStream: the messages of one session from a worker to a router of the same host, over a unix
-// socket instead of gRPC. One thread wakes for a message, where gRPC wakes three.
+// LocalStream: carries the messages of one session from a worker to a router of the same host, over
+// a unix socket instead of gRPC. A message wakes one thread, where gRPC wakes three.
 //
-// The router listens on an abstract name of its own for each session and tells it to the worker in
-// the session's hello. Either end takes only a process of its own user. Names belong to a network
-// namespace: a worker of another host or container cannot connect, and stays with gRPC.
+// The router listens on one abstract name for each session; the session's hello tells it to the
+// worker. Each end accepts only a process of its own user. Names belong to a network namespace, so
+// a worker of another host or container cannot connect, and stays with gRPC.
 //
 // Wire: each message is a frame of 4 bytes with its length, little endian, and its bytes.
 //
@@ -30,9 +30,9 @@ struct LocalListener {
   UniqueFd fd;
 };
 
-// Listens on a random abstract name. Unavailable: this system gives no such socket.
+// Listens on a random abstract name. Unavailable: the system has no such sockets.
 StatusOr<LocalListener> ListenLocal();
-// The connection that waits; none when nobody of this process's user connected.
+// The waiting connection; no descriptor when no process of this user has connected.
 UniqueFd AcceptLocal(int listener);
 
 // The worker's end.
@@ -43,10 +43,10 @@ class LocalWriter {
 
   enum class Outcome : uint8_t {
     kSent,  // the kernel has everything
-    kFull,  // a rest waits here; go on with Flush once the socket is writable
+    kFull,  // a part still waits here; call Flush once the socket is writable
     kGone,  // nobody reads any more
   };
-  // Adds a message and sends what the socket takes. Not while a rest waits.
+  // Adds a message and sends as much as the socket takes. Not while a part of one waits.
   Outcome Send(const google::protobuf::MessageLite& message);
   Outcome Flush();
   int fd() const { return fd_.get(); }
@@ -65,8 +65,8 @@ class LocalReader {
   explicit LocalReader(UniqueFd fd) : fd_(std::move(fd)) {}
 
   enum class Outcome : uint8_t {
-    kRead,    // ask again: there may be more
-    kEmpty,   // nothing more is there now
+    kRead,    // call again: there may be more
+    kEmpty,   // there is no more now
     kEnd,     // the worker has closed its end
     kBroken,  // a frame is too long, or `take` has refused one; nothing more can be read
   };
@@ -77,11 +77,11 @@ class LocalReader {
   static constexpr size_t kReadBytes = size_t{64} << 10;
 
  private:
-  // Takes the whole frames at the begin of `bytes`; their number of bytes, or -1 = broken.
+  // Takes the whole frames at the begin of `bytes`. Returns their number of bytes; -1 = broken.
   static int64_t TakeFrames(std::string_view bytes, absl::FunctionRef<bool(std::string_view)> take);
 
   UniqueFd fd_;
-  std::string rest_;  // the begin of a frame; at most kMaxClusterMessageBytes and a read
+  std::string rest_;  // the first part of a frame; at most kMaxClusterMessageBytes and a read
 };
 
 }  // namespace baton::rpc

@@ -75,7 +75,8 @@ class GrammarVocabulary {
 class Grammar {
  public:
   // InvalidArgument: the text is not such a grammar; a schema's message begins with the place, as
-  // "#/properties/a/type: ...". FailedPrecondition: a limit was reached.
+  // "#/properties/a/type: ...". FailedPrecondition: a limit was reached. Internal: the compiler
+  // panicked. Unavailable: earlier compilations that overran hold all threads; try later.
   static StatusOr<Grammar> Compile(const GrammarVocabulary& vocabulary, wire::GrammarKind kind,
                                    std::string_view text, const GrammarLimits& limits = {});
 

@@ -1,15 +1,15 @@
 // GrammarCache: the grammars of one tokenizer, compiled once while requests use them. Any thread.
 //
 // 1. The vocabulary is built at the first compilation, by its thread: 0.2 s for 50,000 tokens.
-// 2. At most kMaxGrammars are kept, of kMaxTextBytes of text together; the one used longest ago
-//    goes first. A grammar that does not compile is not kept.
-// 3. All grammars of the tokenizer, also those that only answers hold, have at most 256 MiB of
-//    masks, each at most 4 (hf/src/grammar). Beside them lexers make states. Where both together
-//    have more than kMaxBytes at a use, kept grammars that no answer follows go until they do not;
-//    the one used last stays. One that an answer follows would free nothing, and come again beside
-//    itself. A lexer has at most 50,000 states of 1 to 2 KiB.
+// 2. At most kMaxGrammars are kept, with kMaxTextBytes of text together. The grammar used longest
+//    ago goes first. A grammar that does not compile is not kept.
+// 3. All grammars of the tokenizer, kept or held by answers alone, have at most 256 MiB of masks; a
+//    grammar has at most 4 MiB (hf/src/grammar). A lexer also makes states, at most 50,000 of 1 to
+//    2 KiB. When masks and states have more than kMaxBytes at a use, kept grammars without an
+//    answer go until they have less. The grammar used last stays. A grammar with an answer stays:
+//    its memory would not be freed, and its next use would compile it a second time.
 // 4. No lock is held while a grammar compiles. A thread that needs a grammar which another thread
-//    compiles waits for that one's result, an error too.
+//    compiles waits for the result of that thread, also for its error.
 #ifndef BATON_TEXT_GRAMMAR_CACHE_H_
 #define BATON_TEXT_GRAMMAR_CACHE_H_
 
@@ -55,14 +55,14 @@ class GrammarCache {
   // Builds it when it is not there. The value lives as long as the cache.
   StatusOr<const Vocabulary*> GetVocabulary();
 
-  // The kept grammar, or a new one. Errors as Grammar::Compile; what the vocabulary lacks is
-  // FailedPrecondition.
+  // The kept grammar, or a new one. Errors as Grammar::Compile; FailedPrecondition when the
+  // tokenizer gives no vocabulary.
   StatusOr<Grammar> Compile(wire::GrammarKind kind, std::string_view text);
 
   // The memory of all grammars, kept or not. Waits for nothing; 0 until the vocabulary is built.
   GrammarMemory memory() const;
   size_t num_grammars();
-  // Compilations since the start, those that failed too.
+  // Compilations since the start, failed ones included.
   uint64_t num_compilations();
 
  private:
@@ -84,8 +84,8 @@ class GrammarCache {
   void Keep(wire::GrammarKind kind, std::string_view text, const Grammar& grammar);
   // Takes an entry out of kept_; it is freed without the lock.
   std::list<Entry> Take(std::list<Entry>::iterator entry) BATON_REQUIRES(mutex_);
-  // Takes out the grammar that was used longest ago of those that nobody follows, if it is not the
-  // one used last.
+  // Takes out the grammar without an answer that was used longest ago, if it is not the one used
+  // last.
   std::list<Entry> TakeOldestUnused() BATON_REQUIRES(mutex_);
   // Gives up kept grammars while all grammars have too much memory.
   void Trim();

@@ -32,7 +32,8 @@ class OwnedBytes {
   baton_text_buffer buffer_ = {};
 };
 
-// The Status of a baton_text_code: wrong input is InvalidArgument, a limit is FailedPrecondition.
+// The Status of a baton_text_code. Wrong input is InvalidArgument, a limit FailedPrecondition, a
+// caught panic Internal, and a lack of threads Unavailable.
 Status StatusOf(int32_t code, const OwnedBytes& error);
 
 // Stops the process when the library is of another build than the headers.

@@ -39,6 +39,8 @@ Status StatusOf(int32_t code, const OwnedBytes& error) {
       return InvalidArgument("{}", error.view());
     case BATON_TEXT_LIMIT:
       return FailedPrecondition("{}", error.view());
+    case BATON_TEXT_BUSY:
+      return Unavailable("{}", error.view());
     default:
       return Internal("{}", error.view());
   }

@@ -76,7 +76,8 @@ class JinjaTemplate {
   static StatusOr<JinjaTemplate> Create(std::string_view source);
 
   // InvalidArgument: the template failed on these variables or called raise_exception (the message
-  // is then its own); FailedPrecondition: a limit was reached.
+  // is then its own); FailedPrecondition: a limit was reached; Internal: the renderer panicked;
+  // Unavailable: earlier renderings that overran hold all threads.
   StatusOr<std::string> Render(const RenderRequest& request) const;
 
   // Found by reading the source, as the next.

@@ -23,8 +23,9 @@ enum class GrammarKind : uint8_t {
   kRegex = 3,         // a regular expression that the whole answer matches
   kChoice = 4,        // a JSON array of texts, one of which is the answer
   kLark = 5,          // a grammar in llguidance's form of Lark, or in GBNF
-  // vLLM's {"structures": [{"begin", "schema", "end"}], "triggers": [...]}: free text in which each
-  // trigger begins a tag. Its schemas are loose.
+  // A JSON object in one of two forms, whose schemas are loose. vLLM's {"structures": [{"begin",
+  // "schema", "end"}], "triggers": [...]}: free text in which each trigger begins a tag. xgrammar's
+  // {"format": {"type": ...}}: a tree of texts, tags, sequences and choices.
   kStructuralTag = 6,
 };
 inline constexpr uint32_t kNumGrammarKinds = 7;

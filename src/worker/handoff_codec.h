@@ -10,7 +10,7 @@
 
 namespace baton::worker {
 
-// The HandoffWire that workers use between them.
+// The HandoffWire between workers.
 class ProtoHandoffWire : public engine::HandoffWire {
  public:
   std::string Encode(const kv::HandoffMessage& message) const override;

@@ -1,4 +1,4 @@
-// The best that this machine can do, beside which a worker's use of it is shown.
+// The highest rates of this machine. A worker's metrics are shown as a share of them.
 #ifndef BATON_WORKER_MACHINE_RATES_H_
 #define BATON_WORKER_MACHINE_RATES_H_
 
@@ -15,9 +15,9 @@ struct MachineRates {
   double flops_per_s = 0;
 };
 
-// Measures them for a model on the processor: about 70 ms on `num_threads` threads of its own, as
-// those of the model's pool may be in a step. Other load on the machine lowers what it finds. A
-// model on a device has none. Returns soon once `stops` is true.
+// Measures the rates for a model on the processor, in about 70 ms. It uses `num_threads` own
+// threads, because the threads of the model's pool may be in a step. Other load on the machine
+// lowers the result. A model on a device has no rates. Returns soon once `stops` is true.
 MachineRates MeasureRates(const model::LoadedModel& model, uint32_t num_threads,
                           const std::atomic<bool>& stops);
 

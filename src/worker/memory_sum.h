@@ -1,6 +1,6 @@
 // The memory that a worker's limits allow: a sum of named needs, for one line of the log at start.
-// Every queue counts as full, so a worker takes less as a rule. The sum leaves out code, stacks,
-// what libraries keep, and activations on a device. Pure; any thread.
+// Every queue counts as full, so a worker usually takes less. The sum leaves out code, stacks, the
+// memory of libraries, and activations on a device. Pure; any thread.
 #ifndef BATON_WORKER_MEMORY_SUM_H_
 #define BATON_WORKER_MEMORY_SUM_H_
 
@@ -12,10 +12,10 @@
 
 namespace baton::worker {
 
-// How a worker is set up, as far as its memory depends on it.
+// The settings of a worker on which its memory depends.
 struct MemoryFacts {
   uint64_t weight_bytes = 0;    // 0 = another worker of the process holds the weights
-  bool shares_weights = false;  // other processes hold the same bytes of them
+  bool shares_weights = false;  // other processes hold the same bytes
   uint64_t num_blocks = 0;      // of the KV pool
   uint64_t block_bytes = 0;
   uint64_t workspace_bytes = 0;  // activations and tables of a model on the processor

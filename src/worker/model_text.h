@@ -1,4 +1,5 @@
-// ModelText: what a worker knows of its model's tokenizer without building it. Any thread.
+// ModelText: the facts about a model's tokenizer that a worker reads without building it. Any
+// thread.
 #ifndef BATON_WORKER_MODEL_TEXT_H_
 #define BATON_WORKER_MODEL_TEXT_H_
 
@@ -20,11 +21,11 @@ struct ModelText {
   uint64_t tokenizer_id = 0;  // TokenizerSpecId
   std::vector<TokenId> eog_tokens;
 
-  // `path`: that `file` was opened from. An error is one for which the tokenizer cannot be built;
-  // some show only there, since to build it takes longer than all else of a small model's file.
+  // `path`: the file that `file` was opened from. Fails where no tokenizer can be built from the
+  // file. Some faults show only in Build, which takes longer than the rest of a small model's file.
   static StatusOr<ModelText> Read(const model::GgufFile& file, const std::string& path);
 
-  // As a router builds it, with the errors for which that one refuses the worker.
+  // Builds the tokenizer as a router does, with the errors for which a router refuses the worker.
   StatusOr<std::shared_ptr<const text::Tokenizer>> Build() const;
 };
 

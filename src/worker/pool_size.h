@@ -19,15 +19,15 @@ uint64_t SequenceBytes(const kv::KvLayout& layout, uint32_t max_context);
 struct SequenceNeed {
   kv::KvLayout layout;
   uint32_t max_context = 0;
-  uint32_t window_blocks = 0;  // that its tokens take at most; 0 = the blocks of all
+  uint32_t window_blocks = 0;  // the most blocks that it holds at once; 0 = blocks for all tokens
 };
 
 // Blocks of one such sequence and one more: the least that a pool needs.
 uint64_t NumSequenceBlocks(const SequenceNeed& need);
 
-// Blocks that `kv_memory_bytes` hold; 0 bytes = the larger of kDefaultKvBytes and what the sequence
-// and a block need. ResourceExhausted when that much does not fit: the message has the bytes needed
-// and given, and the values of the two flags that would do.
+// Blocks that fit in `kv_memory_bytes`; 0 bytes = the larger of kDefaultKvBytes and the need of the
+// sequence and a block. ResourceExhausted where the sequence and a block do not fit: the message
+// has the bytes needed and given, and the values of the two flags that would be enough.
 StatusOr<uint32_t> NumPoolBlocks(uint64_t kv_memory_bytes, const SequenceNeed& need);
 
 }  // namespace baton::worker

@@ -1,20 +1,19 @@
-// WorkerService: one bidirectional stream per router carries all its requests. Converts protos to
-// the engine's plain types at the edge and sends each engine step's tokens as one message.
+// SessionService: the worker's end of its sessions. One bidirectional stream per router carries all
+// requests of that router. Each engine step's tokens go out as one message.
 //
 // Threads: gRPC's own threads read; OnStepEvents and OnRequestStatus come on the engine thread,
-// which starts the write itself: building and handing over a step of 16 tokens costs some 20 us
-// against a step of milliseconds, and a hand-over to another thread would cost a wake-up instead.
-// A router of this host gets them over a unix socket (src/rpc/local_stream.h): one system call, and
-// no thread of this process wakes. A router that is late with reading has the thread
-// `session-full` wait for it.
+// which starts the write itself. The write of a step of 16 tokens costs some 20 us, a step takes
+// milliseconds, and another thread would cost a wake-up. A router of this host gets the messages
+// over a unix socket (src/rpc/local_stream.h): one system call, and no thread of this process
+// wakes. The thread `session-full` waits for a router that reads late.
 //
 // Invariants
 //  1. A session's first message is a hello for this incarnation; anything else ends it.
 //  2. The end of a stream, however it comes, closes the session in the engine exactly once.
-//  3. At most max_queued_events tokens and states wait for a router that does not read; then its
-//     session is cut off and closed in the engine.
+//  3. At most max_queued_events tokens and states wait for a router that does not read. At one more
+//     its session is cut off and closed in the engine.
 //  4. A cancel reaches the engine only for a start of this session that may run and has no cancel
-//     yet (CancellableStarts): their number is bounded by the starts, which may be refused.
+//     yet (CancellableStarts). So there are no more cancels than starts, which may be refused.
 #ifndef BATON_WORKER_SESSION_SERVICE_H_
 #define BATON_WORKER_SESSION_SERVICE_H_
 
@@ -43,11 +42,11 @@ class SessionService : public v1::WorkerService::CallbackService, public engine:
  public:
   explicit SessionService(const SessionLimits& limits) : limits_(limits) {}
   void set_engine(engine::Engine* engine) { engine_ = engine; }
-  // Told of every state on the engine thread; set before the engine starts.
+  // The engine thread calls `observer` with every state. Set it before the engine starts.
   void set_observer(std::function<void(const engine::RequestStatus&)> observer) {
     observer_ = std::move(observer);
   }
-  // Makes spans of the requests; set before the server starts, null = none.
+  // `spans` makes spans of the requests; null = none. Set it before the server starts.
   void set_spans(WorkerSpans* spans) { spans_ = spans; }
 
   grpc::ServerBidiReactor<v1::RouterMessage, v1::WorkerMessage>* Session(
@@ -56,12 +55,12 @@ class SessionService : public v1::WorkerService::CallbackService, public engine:
   void OnStepEvents(std::span<const engine::TokenEvent> events) override;
   void OnRequestStatus(const engine::RequestStatus& status) override;
 
-  // Ends all streams after what waits in them, so that a server shutdown does not wait for routers;
-  // one that does not read is left to that shutdown.
+  // Ends all streams after their waiting messages, so that a shutdown of the server does not wait
+  // for routers. The shutdown itself ends the stream of a router that does not read.
   void CloseAll();
   // Streams that gRPC has not finished with.
   size_t num_sessions();
-  // A router has a session here: its hello was taken.
+  // True while a router has a session here (its hello was taken).
   bool IsCalled();
 
  private:

@@ -1,5 +1,5 @@
-// StepTraces: the last steps of a worker's engine, for whoever asks what it did while a request
-// waited. No request and no token is named in it.
+// StepTraces: the last steps of a worker's engine. They show what the engine did while a request
+// waited. They name no request and no token.
 //
 // The engine's thread adds, without lock or allocation; any thread reads.
 #ifndef BATON_WORKER_STEP_TRACES_H_
@@ -45,8 +45,8 @@ class StepTraces {
 };
 
 // The object of a worker's /debug/trace: {"role", "worker_id", "steady_us", "unix_us", "steps":
-// [{"end_us", "elapsed_us", "prefill_tokens", "decode_rows"}]}; both clocks as `clock` has them
-// now.
+// [{"end_us", "elapsed_us", "prefill_tokens", "decode_rows"}]}; steady_us and unix_us are the times
+// of `clock` now.
 std::string StepsToJson(const std::vector<StepTrace>& steps, std::string_view role,
                         std::string_view worker_id, const Clock& clock);
 

@@ -30,21 +30,21 @@ struct WorkerConfig {
   std::string advertise;  // host or host:port that others use; "" = the host of `listen`
   std::string admin = "127.0.0.1:0";
   std::string model_path;      // of a .gguf file
-  std::string model_argument;  // MODEL as it was given, for messages; "" = model_path
+  std::string model_argument;  // MODEL of the command line, for messages; "" = model_path
   std::string model_id;        // public name
   std::string cluster_secret;
   tls::TlsFiles tls;  // empty = plaintext
   uint32_t num_threads = 1;
-  // The core budget of the workers of this host, by its descriptor, and this worker's member of it;
-  // -1 = num_threads are this worker's alone.
+  // The descriptor of the core budget that the workers of this host share, and this worker's number
+  // in it. -1 = no budget: the worker has num_threads threads for itself.
   int core_budget_fd = -1;
   uint32_t core_member = 0;
   model::SharedWeights shared_weights;  // with the other workers of this server, on the processor
   uint64_t kv_memory_bytes = 0;  // 0 = the larger of 1 GiB and one full sequence plus a block
   uint32_t max_context = 0;      // 0 = the model's
-  // Sequences that decode at once; of a prefill worker prompts, at most limits::kMaxPrefilling.
+  // Sequences that decode at once. For a prefill worker: prompts, at most limits::kMaxPrefilling.
   uint32_t max_batch = limits::kMaxRunning;
-  int64_t itl_objective_us = 0;  // of gaps between tokens; 0 = none
+  int64_t itl_objective_us = 0;  // longest wanted gap between tokens; 0 = none
   kv::KvDtype kv_dtype = kv::KvDtype::kBf16;
   device::DeviceKind device = device::DeviceKind::kUnspecified;
   bool keeps_packed = true;  // quantised weights, on a device

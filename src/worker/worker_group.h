@@ -1,6 +1,6 @@
-// WorkerGroup: the workers of one process: one, or a prefill and a decode worker that share the
-// weights and hand off to each other within the process (`--colocate`). To routers these are two
-// workers, each with an engine, a pool of blocks, ports and an incarnation of its own; they start,
+// WorkerGroup: the workers of one process. With `--colocate` they are a prefill and a decode worker
+// that share the weights and hand off within the process; otherwise there is one worker. Routers
+// see two workers: each has its own engine, pool of blocks, ports and incarnation. The two start,
 // leave and die together.
 //
 // One thread: the process's main thread.
@@ -22,9 +22,9 @@ namespace baton::worker {
 // See the file comment.
 class WorkerGroup {
  public:
-  // The first loads the model, a second one uses its weights and its device; what their configs say
-  // of model, device, types and context is equal. Errors as WorkerProcess::Start, and nothing is
-  // left running.
+  // The first worker loads the model; a second one uses its weights and its device. The configs are
+  // equal in model, device, types and context. Errors as WorkerProcess::Start; after an error
+  // nothing runs.
   static StatusOr<std::unique_ptr<WorkerGroup>> Start(std::vector<WorkerConfig> configs);
   ~WorkerGroup();
   WorkerGroup(const WorkerGroup&) = delete;
@@ -33,9 +33,9 @@ class WorkerGroup {
   // In the order of the configs; null never.
   std::span<const std::unique_ptr<WorkerProcess>> workers() const { return workers_; }
 
-  // A router asked one of them to leave: then all do.
+  // True once a router asked one of the workers to leave. Then all workers leave.
   bool drain_asked() const;
-  // The failure of the first worker that can never serve; Ok while there is hope for all.
+  // The failure of the first worker that can never serve; Ok while all may still serve.
   Status failure() const;
   // As WorkerProcess::DrainTogether.
   Status Drain(const std::atomic<bool>* stop_now);
@@ -46,7 +46,7 @@ class WorkerGroup {
   WorkerGroup() = default;
 
   std::unique_ptr<kv::LocalHub> hub_;  // null for one worker
-  // The first one's weights are used by the others, so it ends last.
+  // The other workers use the weights of the first one, so the first ends last.
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
 };
 

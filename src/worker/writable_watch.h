@@ -1,10 +1,10 @@
 // WritableWatch: waits until full sockets can be written again. Its thread starts with the first
 // socket, so a worker whose routers keep up has none.
 //
-// Invariant: each Add is answered by one call of its callback, without a lock, or by the end of the
-// watch. A callback may Add again. It is called too when the other end is gone.
+// Invariant: the watch calls the callback of each Add once, without a lock, unless the watch ends
+// first. It also calls when the other end of the socket has closed. A callback may call Add.
 //
-// Any thread, but the destructor not from a callback.
+// Any thread. A callback may not destroy the watch.
 #ifndef BATON_WORKER_WRITABLE_WATCH_H_
 #define BATON_WORKER_WRITABLE_WATCH_H_
 
@@ -23,7 +23,7 @@ class WritableWatch {
   WritableWatch();
   ~WritableWatch();
 
-  // `fd` stays open until the callback, which keeps what owns it.
+  // `fd` stays open until the callback, which keeps the owner of `fd` alive.
   void Add(int fd, std::function<void()> on_writable);
 
  private:

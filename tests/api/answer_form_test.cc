@@ -1,19 +1,28 @@
 // The form that a client asks of an answer: which grammar the router gives its workers, and what it
 // refuses before any of them hears of it.
+#include "src/api/answer_form.h"
+
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "src/text/grammar.h"
 #include "src/wire/answer_grammar.h"
 #include "tests/api/http_api_rig.h"
 
 namespace baton::api {
 
+using router::ErrorCode;
 using router::ModelInfo;
+using router::RequestError;
 using router::TestModel;
 using scheduler::FinishReason;
 using text::ChatTemplate;
+using text::Grammar;
+using text::GrammarVocabulary;
 using wire::AnswerGrammar;
 using wire::GrammarKind;
 using wire::GrammarStart;
@@ -349,6 +358,37 @@ TEST_F(AnswerFormTest, AFormThatAsksForNothingIsNone) {
     EXPECT_EQ(responder->status, 200) << fields << responder->body;
     EXPECT_TRUE(submitter_.WaitSubmitted(num_sent_++).request.sampling.grammar == nullptr);
   }
+}
+
+TEST_F(AnswerFormTest, AFaultOfTheServerIsNoneOfTheRequest) {
+  RequestError error;
+  EXPECT_TRUE(IsServerFault(Internal("#: panic: 7"), &error));
+  EXPECT_EQ(error.code, ErrorCode::kInternal);
+  EXPECT_EQ(error.Message(), "The server failed; the log has the request id.");
+  EXPECT_TRUE(IsServerFault(Unavailable("8 earlier grammars"), &error));
+  EXPECT_EQ(error.code, ErrorCode::kServerBusy);
+  EXPECT_GT(error.retry_after_s, 0u);
+  EXPECT_FALSE(IsServerFault(InvalidArgument("#: no schema"), &error));
+  EXPECT_FALSE(IsServerFault(FailedPrecondition("too large"), &error));
+}
+
+// A compilation that went past its memory holds its thread for ever, so the threads are another
+// process's.
+TEST_F(AnswerFormTest, AFormIsRefusedForAWhileWhereEarlierOnesHoldAllThreads) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto fill_and_ask = [this] {
+    const auto vocabulary = GrammarVocabulary::Create(*TestModel()->tokenizer).value();
+    for (int i = 0; i < 8; ++i) {
+      const auto held =
+          Grammar::Compile(vocabulary, GrammarKind::kJsonObject, "", {.max_memory_bytes = 1});
+      if (!absl::IsFailedPrecondition(held.status())) std::_Exit(1);
+    }
+    const auto refused = Post(kChatPath, kHello + R"(,"guided_regex":"a"})");
+    std::fprintf(stderr, "%d after %s s: %s\n", refused->status,
+                 refused->Header("Retry-After").c_str(), refused->body.c_str());
+    std::_Exit(Post(kChatPath, kHello + "}")->status == 200 ? 0 : 2);
+  };
+  EXPECT_EXIT(fill_and_ask(), testing::ExitedWithCode(0), "503 after 1 s: .*\"server_busy\"");
 }
 
 }  // namespace

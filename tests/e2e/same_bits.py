@@ -6,6 +6,8 @@ import random
 import signal
 import threading
 
+import pytest
+
 from baton_server import PATIENT, Server, complete, in_parallel, seed_of_tests, wait_until
 from fault_work import stop_amid
 
@@ -114,3 +116,31 @@ def check_killed_decode_worker(model, rows, *flags):
         assert killed.is_set(), "no decode worker was met amid an answer"
         wait_until(server.ledger_is_clean, 15, "no block is held")
     assert num_resumes > 0, "it was killed in the middle"
+
+
+class SameBits:
+    """What every model keeps. A class Test.. of it names the model, and prompts around the edges of
+    its blocks, tiles, windows and splits. Its long tests make a file one with long tests
+    (baton_pytest)."""
+
+    model = ""
+    lengths = ()
+    num_tokens = 12
+    bytes_per_token = None  # of KV that cross; None: they are not counted
+    flags = ()
+
+    @classmethod
+    def requests(cls, num_tokens=None):
+        return requests_of(cls.lengths, num_tokens or cls.num_tokens)
+
+    @pytest.fixture(scope="class")
+    def alone(self, request):
+        return bits_alone(request.cls.model, request.cls.requests(), *request.cls.flags)
+
+    @pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.long)])
+    def test_a_hand_off_in_a_batch_changes_no_bit(self, alone, transport):
+        kv_bytes = self.bytes_per_token
+        check_hand_off(self.model, transport, self.requests(), alone, kv_bytes, *self.flags)
+
+    def test_a_cached_prefix_changes_no_bit(self, alone):
+        check_cached_prefix(self.model, self.requests(), alone, *self.flags)

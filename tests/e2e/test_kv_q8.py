@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from baton_server import BIN, PATIENT, Server, complete, pool_flags, wait_until
-from same_bits import answers, check_killed_decode_worker, requests_of
+from baton_server import BIN, Server, pool_flags
+from same_bits import (
+    answers,
+    bits_alone,
+    check_cached_prefix,
+    check_hand_off,
+    check_killed_decode_worker,
+    requests_of,
+)
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 Q8 = ("--kv-dtype", "q8")
@@ -31,35 +38,18 @@ def requests(num_tokens=12):
 def alone(request):
     """A model, and its answers one after the other, by one worker that remembers nothing."""
     model = path_of(request.param)
-    with Server("--mode", "aggregated", "--prefix-cache", "off", *Q8, model=model) as server:
-        bits = [a.bits() for a in answers(server, requests())]
-    return model, MODELS[request.param], bits
+    return model, MODELS[request.param], bits_alone(model, requests(), *Q8)
 
 
 @pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.long)])
 def test_split_equals_aggregated_and_half_the_bytes_cross(alone, transport):
     model, bytes_per_token, wanted = alone
-    with Server("--transport", transport, *PATIENT, *Q8, model=model) as server:
-        got = answers(server, requests(), 8)
-        wait_until(server.ledger_is_clean, 15, "no block is held")
-    for answer, length in zip(got, LENGTHS):
-        assert answer.timings.path == "disagg" and answer.timings.transport == transport
-        assert answer.timings.kv_bytes == -(-length // BLOCK) * BLOCK * bytes_per_token
-        assert answer.timings.exact
-    assert [a.bits() for a in got] == wanted
+    check_hand_off(model, transport, requests(), wanted, bytes_per_token, *Q8)
 
 
 def test_a_cached_prefix_and_guesses_change_no_bit(alone):
     model, _, wanted = alone
-    rows = requests()
-    flags = ("--mode", "aggregated", "--speculate", "ngram", *PATIENT, *Q8)
-    with Server(*flags, model=model) as server:
-        for fields in rows:  # leaves a prefix of each
-            ids = fields["prompt_token_ids"]
-            complete(server, **{**fields, "prompt_token_ids": ids[: max(1, len(ids) * 2 // 3)]})
-        got = answers(server, rows, 4)
-    assert sum(a.timings.cached_tokens for a in got) > 500
-    assert [a.bits() for a in got] == wanted
+    check_cached_prefix(model, requests(), wanted, "--speculate", "ngram", *Q8)
 
 
 def test_q8_is_not_bf16(alone):

@@ -5,10 +5,9 @@ usage: make_unicode_tables.py > src/text/hf/src/jinja/unicode_tables.rs
 
 Made with CPython 3.11 (Unicode 14). Each table is a list of ranges [first, last] of code points for
 which the method says True; the maps hold the characters whose mapping Rust's standard library does
-not have.
+not have. unicode.rs has the classes that the crate regex-syntax knows.
 """
 
-import sys
 import unicodedata
 
 CHARS = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
@@ -53,9 +52,6 @@ def mapping(name, pairs):
 VERSION = unicodedata.unidata_version
 print(f"//! Made by tests/golden/make_unicode_tables.py with Unicode {VERSION}; do not edit.")
 print("#![cfg_attr(rustfmt, rustfmt_skip)]")
-table("NOT_PRINTABLE", lambda c: not c.isprintable())
-table("ALPHA", str.isalpha)
-table("DECIMAL", str.isdecimal)
 table("DIGIT", str.isdigit)
 table("NUMERIC", str.isnumeric)
 mapping("TITLE", [(c, c.title()) for c in CHARS if c.title() != c.upper()])

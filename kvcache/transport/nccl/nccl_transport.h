@@ -37,13 +37,13 @@ struct NcclTransportOptions {
   const Clock* clock = &SystemClock();
 };
 
-// Counts of what became of its communicators; all but one only grow.
+// Counts of a transport's communicators and their ends; all but `ending` only grow.
 struct NcclStats {
   uint64_t built = 0;
   uint64_t batches = 0;   // sent, and received
   uint64_t overruns = 0;  // control messages dropped: too many waited for the thread
   uint64_t lost = 0;      // peers given up: several communicators in a row delivered nothing
-  uint64_t ending = 0;    // communicators that are being ended now; it alone may fall
+  uint64_t ending = 0;    // communicators that are being ended now
   std::array<uint64_t, kNumNcclDropReasons> dropped{};
 };
 
@@ -66,15 +66,15 @@ class NcclTransport final : public SliceTransport {
   // Connected; its version is not known yet.
   struct Greeted {
     PeerUp up;
-    std::vector<std::string> words;  // that came before it
-    size_t bytes = 0;                // of these
+    std::vector<std::string> words;  // messages before the peer's version
+    size_t bytes = 0;                // of `words`
   };
 
   // Connected, of the same version.
   struct Known {
     PeerUp up;
     int64_t rest_us = 0;   // the last one
-    int64_t again_us = 0;  // when it is introduced again; 0 = it is
+    int64_t again_us = 0;  // when the peer is introduced again; 0 = it is introduced
   };
 
   NcclTransport(const NcclTransportOptions& options, std::unique_ptr<KvEndpoint> endpoint);

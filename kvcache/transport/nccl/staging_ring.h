@@ -1,6 +1,6 @@
-// StagingRing: the buffers on a device between scattered blocks and NCCL, one direction of one
-// transport. A batch of slices has a slot from its gather to the end of its sending, or from its
-// posted receive to the end of its scatter.
+// StagingRing: the buffers on a device between scattered blocks and NCCL, for one direction of one
+// transport. A batch of slices uses one slot: from its gather until it is sent, or from its posted
+// receive until its scatter has ended.
 //
 // Owned by the transport's thread. Invariants
 //  1. All memory is taken by Create: the device's, and the host's for lists.
@@ -42,8 +42,8 @@ class StagingRing {
   struct Slot {
     std::span<std::byte> memory;  // on the device
     device::DeviceStream stream;  // NCCL's
-    device::DeviceEvent event;    // of the last thing that was begun
-    Lists host;                   // its checksums are those of a batch whose event is done
+    device::DeviceEvent event;    // of the last gather or scatter
+    Lists host;                   // its checksums are valid once the event is done
     Lists device;
   };
 
@@ -53,8 +53,8 @@ class StagingRing {
 
   // Copies the slices to the slot's memory, one after the other.
   Status Gather(Slot* slot, std::span<const SliceRef> slices);
-  // Copies each slice whose bytes have its checksum to its place in the blocks; no block is named
-  // twice. `slot->host.checksums` says what was found.
+  // Copies each slice whose bytes have the expected checksum to its place in the blocks. No block
+  // is named twice. `slot->host.checksums` gets the checksums of the bytes.
   struct Arrival {
     uint32_t position = 0;      // in the batch
     uint64_t block_offset = 0;  // in each rank's memory
@@ -63,7 +63,7 @@ class StagingRing {
   Status Scatter(Slot* slot, std::span<const Arrival> arrivals);
 
   std::vector<Slot>& slots() { return slots_; }
-  // All slots' memory, to be told to NCCL.
+  // The memory of all slots, which NCCL registers.
   std::span<std::byte> memory() const { return {buffer_.data(), buffer_.size_bytes()}; }
   uint32_t max_slices() const { return shape_.max_slices; }
   size_t slice_bytes() const { return parts_.memory.layout.SliceBytes(); }
@@ -72,7 +72,7 @@ class StagingRing {
  private:
   StagingRing(const SliceDevice& parts, const StagingShape& shape) : parts_(parts), shape_(shape) {}
   Status Allocate();
-  // The lists that begin there.
+  // The lists that begin at `begin`.
   Lists ListsAt(std::byte* begin) const;
   KvSlicesParams Params(const Slot& slot, size_t num_slices) const;
   // CopyPlaces copies the places to the device. Conclude copies back the checksums that the kernel

@@ -1,8 +1,8 @@
 // A plan at its two ends, as text, JSON and Helm values. Pure; any thread.
 //
-// Nothing here is one number: a device is planned at its limits (no build is faster) and at the
-// half of them that a first step is trusted to reach; a measured machine at its fastest and at its
-// slowest repetition. People get the second, cautious end printed to act on.
+// A plan has two ends instead of one number. A device is planned at its limits (no build is faster)
+// and at half of them, which a first step is trusted to reach. A measured machine is planned at its
+// fastest and at its slowest repetition. People should act on the second, cautious end.
 #ifndef BATON_CLI_PLAN_PLAN_REPORT_H_
 #define BATON_CLI_PLAN_PLAN_REPORT_H_
 
@@ -22,7 +22,7 @@ namespace baton::cli {
 
 // A model as a plan sees it.
 struct PlannedModel {
-  std::string id;         // what the API calls it
+  std::string id;         // its name in the API
   std::string file_name;  // without folders
   uint64_t file_bytes = 0;
   model::ModelConfig config;
@@ -38,7 +38,7 @@ struct PlannedDevice {
   double cost_per_hour = 0;     // of one worker; 0 = not given
   double watts = 0;             // of one worker; 0 = not given
 
-  // Type of stored K and V: what was measured, bf16 on a device.
+  // Type of stored K and V: the measured one, or bf16 on a device.
   kv::KvDtype kv_dtype() const { return measured ? measured->kv_dtype : kv::KvDtype::kBf16; }
 };
 
@@ -47,7 +47,7 @@ struct PlanEnd {
   std::string name;  // "at the limits"
   plan::PlanInput input;
   std::optional<scheduler::StepWeights>
-      first_cost;  // what a worker expects there before it has measured
+      first_cost;  // a worker's estimate there before it has measured
   StatusOr<plan::ClusterPlan> plan = plan::ClusterPlan();
   plan::Comparison aggregated;  // of a plan that is there
   plan::SplitLength split;      // of a plan that is there
@@ -55,20 +55,20 @@ struct PlanEnd {
 
 struct PlanReplays;  // plan_replay.h
 
-// Both, and what they are of.
+// Both ends, and the model, load and place that were planned.
 struct PlanReport {
   PlannedModel model;
   PlannedDevice device;
   plan::PlanLoad load;
   plan::PlanObjective objective;
-  model::StateManifest state;  // what a worker keeps of a sequence
+  model::StateManifest state;  // the memory that a worker keeps for a sequence
   PlanEnd best;
   PlanEnd cautious;
 };
 
-// NotFound when `measured` is of another model, Unimplemented for a model that the device does not
-// compute, InvalidArgument when load and context disagree, and what PlanCluster says when not even
-// the best end has a plan; a cautious end without one stays in the report with its reason.
+// NotFound when `measured` is of another model; Unimplemented for a model that the device does not
+// compute; InvalidArgument when load and context disagree; PlanCluster's error when not even the
+// best end has a plan. A cautious end without a plan stays in the report with its reason.
 StatusOr<PlanReport> MakePlan(PlannedModel model, PlannedDevice device, const plan::PlanLoad& load,
                               const plan::PlanObjective& objective);
 
@@ -81,15 +81,15 @@ uint64_t DeviceWeightBytes(const model::ModelConfig& config);
 
 // The verdict in words, with the numbers that it follows from.
 std::string VerdictText(const PlanReport& report, const PlanEnd& end);
-// For a terminal, and with the same numbers for programs: one JSON object, with what was simulated
-// where something was.
+// The report for a terminal, and as one JSON object with the same numbers. The object also has the
+// results of simulations, if there were any.
 std::string PlanText(const PlanReport& report);
 std::string PlanJson(const PlanReport& report, const PlanReplays* replays = nullptr);
-// values.yaml for deploy/helm/baton, of the cautious end; its error when it has no plan.
-// Where the verdict is not to split, a router in mode aggregated and decode workers alone.
+// values.yaml for deploy/helm/baton by the cautious end; its error when it has no plan. If the
+// verdict is not to split, the values have a router in mode aggregated, and decode workers alone.
 StatusOr<std::string> PlanValues(const PlanReport& report);
 
-// Money and energy of a million tokens; nothing that was not given.
+// Money and energy of a million tokens. 0 = the price or the watts were not given.
 struct PlanCost {
   double cost_per_million_output = 0;
   double cost_per_million_tokens = 0;  // prompts and answers together

@@ -22,7 +22,7 @@ extern "C" {
 
 // Raised with every change of this file or of baton_grammar.h; the C++ side compares it before the
 // first call.
-#define BATON_TEXT_ABI_VERSION 7u
+#define BATON_TEXT_ABI_VERSION 8u
 
 // The result code of a call.
 enum baton_text_code {
@@ -31,6 +31,7 @@ enum baton_text_code {
   BATON_TEXT_LIMIT = 2,             // a limit on time, memory, recursion or output was reached
   BATON_TEXT_RAISED = 3,            // the template called raise_exception: the message is its own
   BATON_TEXT_INTERNAL = 4,          // a panic was caught
+  BATON_TEXT_BUSY = 5,              // earlier work holds all threads of this kind; try later
 };
 
 // Borrowed bytes; valid for the duration of the call.

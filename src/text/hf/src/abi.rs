@@ -11,7 +11,7 @@ use crate::budget::Bounds;
 use crate::template::{ChatTemplate, RenderLimits};
 use crate::{panic_text, Code, Failure};
 
-const ABI_VERSION: u32 = 7;
+const ABI_VERSION: u32 = 8;
 pub(crate) const OK: i32 = 0;
 /// Above any vocabulary in use; a count past it is a caller's mistake, not a size to allocate.
 pub(crate) const MAX_TOKENS: usize = 1 << 24;

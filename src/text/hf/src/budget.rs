@@ -163,8 +163,8 @@ pub fn num_strays() -> u32 {
     TEMPLATES.count.load(Ordering::Acquire)
 }
 
-/// The result of `work`, or Code::Limit when it went past a bound, or Code::Internal when it
-/// panicked.
+/// The result of `work`. Code::Limit: the work went past a bound. Code::Internal: it panicked.
+/// Code::Busy: there is no thread for it now.
 pub fn run<T: Send + 'static>(
     bounds: &Bounds,
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
@@ -180,7 +180,7 @@ pub fn run_for<T: Send + 'static>(
 ) -> Result<T, Failure> {
     let num_strays = strays.count.load(Ordering::Acquire);
     if num_strays >= MAX_STRAYS {
-        return Err(Failure::limit(format!(
+        return Err(Failure::busy(format!(
             "{num_strays} earlier {} overran their time or memory and still hold their threads",
             strays.what
         )));
@@ -195,7 +195,7 @@ pub fn run_for<T: Send + 'static>(
             let memory_bytes = i64::try_from(bounds.memory_bytes).unwrap_or(i64::MAX);
             move || work_under(&session, memory_bytes, &result, (strays, work))
         })
-        .map_err(|e| Failure::limit(format!("cannot start a thread: {e}")))?;
+        .map_err(|e| Failure::busy(format!("cannot start a thread: {e}")))?;
 
     match wait(strays, &session, bounds.timeout, handle.as_pthread_t()) {
         DONE => {
@@ -379,7 +379,7 @@ mod tests {
             assert!(failure.message.contains("1 ms"), "{}", failure.message);
         }
         let refused = run(&bounds(1 << 20, 10_000), || Ok(())).unwrap_err();
-        assert_eq!(refused.code, Code::Limit);
+        assert_eq!(refused.code, Code::Busy);
         assert!(refused.message.contains("8 earlier"), "{}", refused.message);
         stop.store(1, Ordering::Release);
         while TEMPLATES.count.load(Ordering::Acquire) != 0 {

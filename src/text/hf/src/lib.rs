@@ -21,6 +21,7 @@ pub enum Code {
     Limit = 2,
     Raised = 3,
     Internal = 4,
+    Busy = 5,
 }
 
 /// A failed call: its code and a message for a person.
@@ -41,6 +42,10 @@ impl Failure {
 
     pub fn limit(message: impl Into<String>) -> Self {
         Failure::new(Code::Limit, message)
+    }
+
+    pub fn busy(message: impl Into<String>) -> Self {
+        Failure::new(Code::Busy, message)
     }
 }
 

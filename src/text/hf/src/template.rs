@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::budget::{self, Bounds};
-use crate::jinja::{Error, Kind, PartsUse, Template};
+use crate::jinja::{self, Error, Kind, PartsUse, Template};
 use crate::{Code, Failure};
 
 /// The largest published templates are about 20 KiB.
@@ -39,6 +39,7 @@ impl ChatTemplate {
                 source.len()
             )));
         }
+        jinja::prepare();
         let source = source.to_owned();
         let template = budget::run(&COMPILE_BOUNDS, move || {
             Template::new(&source).map_err(|error| failure_of(&error))

@@ -15,7 +15,7 @@ use super::structural::Content;
 use super::vocabulary::Vocabulary;
 use super::{gbnf, json_text, lark, one_of, regex, structural};
 use crate::budget::{self, Bounds};
-use crate::Failure;
+use crate::{Code, Failure};
 
 /// The kind of a text; the numbers are those of baton_grammar.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,22 +229,25 @@ fn compile_plain(
         Kind::Lark => GrammarWithLexer::from_lark(lark::with_bounds(text, limits)?),
         _ => {
             let any = json!({"type": "object"});
-            return schema_parser(vocabulary, any, Strictness::Strict, Blanks::Bounded)
-                .map_err(Failure::invalid);
+            let any = with_options(any, Strictness::Strict, Blanks::Bounded);
+            GrammarWithLexer::from_json_schema(any)
         }
     };
     parser_of(vocabulary, grammar).map_err(|message| coded(name_of(kind), &message))
 }
 
-/// A failure of llguidance: a limit when the message speaks of one.
-fn coded(place: &str, message: &str) -> Failure {
+/// A failure of llguidance: a limit when the message speaks of one, and internal when llguidance
+/// caught a panic of its own.
+pub fn coded(place: &str, message: &str) -> Failure {
     const LIMITS: [&str; 6] = ["fuel", "too large", "too big", "too many", "stack level", "limit"];
     let message_here = if message.starts_with("oneOf constraints are not supported") {
         format!("{place}/oneOf: {}", one_of::OVERLAP)
     } else {
         format!("{place}: {message}")
     };
-    if LIMITS.iter().any(|word| message.contains(word)) {
+    if message.starts_with("panic: ") {
+        Failure::new(Code::Internal, message_here)
+    } else if LIMITS.iter().any(|word| message.contains(word)) {
         Failure::limit(message_here)
     } else {
         Failure::invalid(message_here)

@@ -1,6 +1,6 @@
-//! Branches of `oneOf` that exclude each other by their types or by a member, as tagged unions do.
-//! llguidance does not look through `$ref` for that, so they become `anyOf`, which says the same.
-//! Branches that it holds to exclude each other because we closed their objects stay no `oneOf`.
+//! Finds branches of `oneOf` that exclude each other by their types or by a member, as in tagged
+//! unions. llguidance does not look through `$ref` for that, so they become `anyOf`, which means
+//! the same there. Branches that differ only because we closed their objects count as overlapping.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::BitOr;
@@ -10,20 +10,20 @@ use serde_json::{Map, Value};
 use super::parts::each_part_mut;
 use super::places::{required_of, target_of, type_names};
 
-/// Looked through in a row at most, of references that stand alone.
+/// References that stand alone, followed in a row.
 const MAX_REFS: usize = 16;
-/// Names that may be looked at for one schema: some 20 ms. Many lists may refer to one branch of
-/// many names, so their product has no other bound. A `oneOf` beyond it stays, or is said to
-/// overlap.
+/// Names that are compared for one schema: some 20 ms. Many lists may refer to one branch with many
+/// names, so nothing else bounds their product. A `oneOf` beyond this bound stays as it is, or
+/// counts as overlapping.
 const MAX_LOOKS: usize = 1 << 22;
-/// Two branches that are compared cost as much as some names.
+/// Comparing two branches costs as much as comparing this many names.
 const LOOKS_OF_A_PAIR: usize = 4;
-/// Branches of one list, with those of the lists in it, that are compared with each other. Longer
-/// lists are tagged unions or stay.
+/// Branches of one list, and of the lists in it, that are compared in pairs. A longer list is a
+/// tagged union or stays as it is.
 const MAX_COMPARED: usize = 64;
-/// Branches of one list, with those of the lists in it. A longer one is said to overlap.
+/// Branches of one list, and of the lists in it. A longer list counts as overlapping.
 const MAX_BRANCHES: usize = 1 << 14;
-/// The mark of an object that the standard leaves open, and we close.
+/// Marks an object that the standard leaves open and we close.
 pub const NARROWED: &str = "x-narrowed";
 pub const OVERLAP: &str = "the branches do not exclude each other by their types or by a \
                            required constant; use anyOf";
@@ -47,7 +47,7 @@ pub fn settle(
 
 struct Walk<'a> {
     definitions: &'a Map<String, Value>,
-    /// Which definitions are objects that we closed, once that is asked for.
+    /// Whether each definition is an object that we closed; filled at the first question.
     narrowed: Option<Vec<bool>>,
     /// Names that may still be looked at.
     looks: usize,
@@ -75,7 +75,7 @@ impl<'a> Walk<'a> {
     fn settle_list(&mut self, members: &mut Map<String, Value>) {
         let Some(list) = members.get("oneOf").and_then(Value::as_array) else { return };
         let groups = groups_of(list, self.definitions, &mut self.looks);
-        // llguidance looks at the others as well, and its errors keep their places.
+        // llguidance checks the other lists too, and its errors keep their places.
         let is_ours = list.iter().any(|branch| {
             ["$ref", "anyOf", "oneOf", NARROWED].iter().any(|key| branch.get(*key).is_some())
         });
@@ -83,8 +83,8 @@ impl<'a> Walk<'a> {
             exclude_by_a_tag(&groups, self.definitions, &mut self.looks)
                 || (is_ours && self.are_divided(&groups))
         });
-        // llguidance compares each pair of those that stay: 40,000 take 2.5 s, and nothing ends
-        // that.
+        // llguidance compares each pair of the branches that stay: 40,000 pairs take 2.5 s, and no
+        // limit ends that work.
         let overlaps = !is_divided && (list.len() > MAX_BRANCHES || self.overlap_if_open(list));
         if overlaps {
             self.overlaps.push(format!("{}/oneOf", self.path.join("/")));
@@ -107,7 +107,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// As `are_apart`, where values other than objects count too.
+    /// `are_apart` where values that are no objects count too.
     fn differ(&mut self, one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
         match types_of(one) & types_of(other) {
             0 => true,
@@ -126,7 +126,7 @@ impl<'a> Walk<'a> {
         let marks: Vec<bool> = branches.iter().map(|branch| is_narrowed(branch, known)).collect();
         let marked: Vec<usize> = (0..branches.len()).filter(|idx| marks[*idx]).collect();
         marked.iter().any(|i| {
-            // A pair of two marked ones is looked at once.
+            // Two marked branches are compared once.
             let mut others = (0..branches.len()).filter(|k| k > i || !marks[*k]);
             others.any(|k| !self.are_apart(&branches[*i], &branches[k]))
         })
@@ -157,7 +157,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Whether no answer of the branch `one` satisfies `other`, whose objects the standard leaves
-    /// open. None = that is not seen.
+    /// open. None = not known.
     fn excludes(&mut self, one: &Map<String, Value>, other: &Map<String, Value>) -> Option<bool> {
         let empty = Map::new();
         let [ours, theirs] = [one, other]
@@ -193,7 +193,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Calls `look` with a schema and with those of its lists, at the same place.
+/// Calls `look` with a schema and with the schemas of its lists, which hold for the same place.
 fn each_of_place<'a>(schema: &'a Value, look: &mut dyn FnMut(&'a Value)) {
     look(schema);
     for key in ["allOf", "anyOf", "oneOf"] {
@@ -202,8 +202,8 @@ fn each_of_place<'a>(schema: &'a Value, look: &mut dyn FnMut(&'a Value)) {
     }
 }
 
-/// Whether an object at the place of `schema` itself was closed by us. `known`: the definitions of
-/// which that is true.
+/// Whether we closed an object at the place of `schema` itself. `known`: the definitions for which
+/// that is true.
 fn is_narrowed(schema: &Value, known: &[bool]) -> bool {
     let mut is_ours = false;
     each_of_place(schema, &mut |part| {
@@ -236,7 +236,7 @@ pub fn may_be_object(branch: &Map<String, Value>) -> bool {
     types_of(branch) & OBJECT != 0
 }
 
-/// Whether no other schema stands in the place of a branch, and no value of its own.
+/// Whether a branch has no other schema, and no listed value, in its place.
 fn is_plain(branch: &Map<String, Value>) -> bool {
     const OTHERS: [&str; 7] =
         ["$ref", "allOf", "anyOf", "oneOf", "const", "enum", "patternProperties"];
@@ -263,7 +263,7 @@ fn tag_of(value: &Value) -> Option<Tag<'_>> {
     }
 }
 
-/// The values that a schema lists; none = it has others, or arrays or objects.
+/// The values that a schema lists; none = it allows other values too, or arrays or objects.
 fn tags_of(schema: &Map<String, Value>) -> Option<Vec<Tag<'_>>> {
     match (schema.get("const"), schema.get("enum")) {
         (Some(only), _) => Some(vec![tag_of(only)?]),
@@ -307,7 +307,7 @@ fn types_of(schema: &Map<String, Value>) -> u8 {
     }
 }
 
-/// The schemas of each branch: itself, or those of the list that it is. None = a branch is no
+/// The schemas of each branch: the branch itself, or the schemas of its list. None = a branch is no
 /// object of keywords, or there are too many.
 fn groups_of<'a>(
     branches: &'a [Value],
@@ -334,8 +334,8 @@ fn groups_of<'a>(
     Some(groups)
 }
 
-/// Whether all schemas are objects that must have one member whose values differ from group to
-/// group.
+/// Whether all schemas are objects that require one same member, whose values differ between the
+/// groups.
 fn exclude_by_a_tag(
     groups: &[Vec<&Map<String, Value>>],
     definitions: &Map<String, Value>,
@@ -354,7 +354,7 @@ fn exclude_by_a_tag(
     })
 }
 
-/// The schema that a branch is, through references that stand alone.
+/// The schema of a branch, found through references that stand alone.
 fn resolved<'a>(
     mut branch: &'a Value,
     definitions: &'a Map<String, Value>,
@@ -372,8 +372,8 @@ fn resolved<'a>(
     None
 }
 
-/// The values that the member `name` of an object may have; none = it need not be there, or may be
-/// something else, or nobody may look any more.
+/// The values that the member `name` of an object may have. None = the member may be absent or have
+/// other values, or no look is left.
 fn tags<'a>(
     object: &'a Map<String, Value>,
     name: &str,
@@ -392,7 +392,7 @@ fn tags<'a>(
     required.iter().any(|known| known == name).then_some(tags)
 }
 
-/// Takes `count` looks; none = fewer were left, and none is left now.
+/// Takes `count` looks. None = fewer were left; then no look is left.
 fn spend(looks: &mut usize, count: usize) -> Option<()> {
     let left = looks.checked_sub(count);
     *looks = left.unwrap_or(0);

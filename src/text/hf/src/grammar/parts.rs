@@ -1,10 +1,10 @@
-//! The schemas right inside of a schema: one list of the keywords that have some.
+//! The schemas directly inside of a schema, from one list of the keywords that hold schemas.
 
 use serde_json::{Map, Value};
 
 use super::places::escaped;
 
-/// The schemas right inside of a checked one, each with its place; definitions come first.
+/// The schemas directly inside of a checked schema, with their places; definitions come first.
 pub fn parts<'a>(schema: &'a Value, place: &str, places: &[String]) -> Vec<(String, &'a Value)> {
     let definitions = schema.get("$defs").and_then(Value::as_object);
     let definitions = definitions.into_iter().flat_map(Map::values);
@@ -13,8 +13,8 @@ pub fn parts<'a>(schema: &'a Value, place: &str, places: &[String]) -> Vec<(Stri
     out
 }
 
-/// Calls `look` with each schema right inside of a checked one, but for definitions, and with its
-/// place below that: "properties/a".
+/// Calls `look` with each schema directly inside of a checked one, except definitions, and with its
+/// place below that schema: "properties/a".
 pub fn each_part<'a>(schema: &'a Value, look: &mut dyn FnMut(String, &'a Value)) {
     for (key, value) in schema.as_object().into_iter().flatten() {
         match (kind_of_part(key), value) {
@@ -30,7 +30,7 @@ pub fn each_part<'a>(schema: &'a Value, look: &mut dyn FnMut(String, &'a Value))
     }
 }
 
-/// As `each_part`, for parts that may change.
+/// `each_part` for parts that may change.
 pub fn each_part_mut(schema: &mut Value, look: &mut dyn FnMut(String, &mut Value)) {
     for (key, value) in schema.as_object_mut().into_iter().flatten() {
         match (kind_of_part(key), value) {
@@ -46,7 +46,7 @@ pub fn each_part_mut(schema: &mut Value, look: &mut dyn FnMut(String, &mut Value
     }
 }
 
-/// The form of a keyword whose value has schemas.
+/// The form of a keyword's value that holds schemas.
 enum Part {
     /// An object of schemas by their names.
     Named,

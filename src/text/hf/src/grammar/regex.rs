@@ -6,8 +6,8 @@ use llguidance::regex_to_lark;
 /// Whose rules an expression follows where languages of expressions differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// A schema's `pattern`: ECMA-262's. `\d` and `\w` are ASCII, `.` ends no line, and brackets in
-    /// a class are characters of it.
+    /// A schema's `pattern`: ECMA-262's. `\d` and `\w` are ASCII, `\s` is what ECMA-262 lists, `.`
+    /// ends no line, and brackets in a class are characters of it.
     Ecma,
     /// An expression for an answer: llguidance's, with `\d`, `\w` and `\s` as ASCII.
     Ascii,
@@ -15,6 +15,12 @@ pub enum Dialect {
 
 /// The characters of `.` in ECMA-262. llguidance's leaves out the line feed alone.
 const ECMA_DOT: &str = r"[^\n\r\u2028\u2029]";
+/// `\s` and `\S` in ECMA-262: its WhiteSpace and LineTerminator. llguidance's `\s` is Unicode's
+/// White_Space, which has U+0085 and lacks U+FEFF.
+const ECMA_SPACE: &str =
+    r"[\t-\r\x20\xA0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000\uFEFF]";
+const ECMA_NO_SPACE: &str =
+    r"[^\t-\r\x20\xA0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000\uFEFF]";
 
 /// `pattern` by the rules of `dialect`. Refuses what the rewrite of llguidance would change in
 /// meaning: it drops a backslash at the end, and writes a line break and the space of `\s` as
@@ -108,7 +114,13 @@ impl<'a> Reader<'a> {
             'U' => num_digits(8),
             _ => 0,
         };
-        Ok(Atom { text: self.take(begin + num_more), is_set: is_set(c) })
+        let written = self.take(begin + num_more);
+        let text = match c {
+            's' if self.dialect == Dialect::Ecma => ECMA_SPACE,
+            'S' if self.dialect == Dialect::Ecma => ECMA_NO_SPACE,
+            _ => written,
+        };
+        Ok(Atom { text, is_set: is_set(c) })
     }
 
     /// Appends the class that begins here. By ECMA-262 each character in it stands for itself; the

@@ -1,5 +1,5 @@
-//! A JSON Schema as a client wrote it to one that llguidance enforces: every keyword's form is
-//! checked at its place, annotations go, references are resolved, and what cannot be enforced is
+//! Turns a client's JSON Schema into one that llguidance enforces. Every keyword's form is checked
+//! at its place, annotations go, and references are resolved. A keyword that cannot be enforced is
 //! refused (strict) or dropped and listed (loose).
 
 use std::collections::{HashMap, HashSet};
@@ -87,11 +87,11 @@ const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 /// A step's automaton has as many states as its digits say; 1,000,003 took 10 s to build.
 const MAX_STEP_DIGITS: u64 = 1_000;
-/// derivre computes remainders in 32 bits: 10 * divisor + 9 * 10^decimals must stay below 2^32.
+/// derivre computes remainders in 32 bits, so 10 * divisor + 9 * 10^decimals stays below 2^32.
 const MAX_STEP_DECIMALS: usize = 8;
 const MAX_STEP_DIVISOR: u64 = 300_000_000;
-/// Patterns of members' names in one grammar. llguidance compares each with all others of its
-/// object: 200 take 0.4 s, 400 take 5 s, and nothing ends that.
+/// Patterns of members' names in one grammar. llguidance compares each pair of an object's patterns
+/// (200 patterns take 0.4 s, 400 take 5 s), and no limit ends that work.
 pub const MAX_PATTERNS: usize = 200;
 /// Doubles hold every integer up to here; llguidance keeps numbers as doubles.
 const MAX_EXACT_INTEGER: u64 = 1 << 53;
@@ -100,7 +100,7 @@ pub fn check(source: &Value, strictness: Strictness, limits: &Limits) -> Result<
     check_as(Role::Whole, source, strictness, limits)
 }
 
-/// As `check`, with objects that may have any other members, as the standard has it.
+/// `check` where objects may have any other members, as in the standard.
 pub fn check_open(
     source: &Value,
     strictness: Strictness,
@@ -168,8 +168,8 @@ pub fn check_patterns(count: usize, place: &str) -> Result<(), Failure> {
     }
 }
 
-/// llguidance's own way to say it, `"x-guidance": {"whitespace_flexible": false}`; its other
-/// options are not a client's.
+/// Reads `"x-guidance": {"whitespace_flexible": false}`, llguidance's own keyword. A client may set
+/// no other option of it.
 fn blanks_of(source: &Value) -> Blanks {
     match source.pointer("/x-guidance/whitespace_flexible") {
         Some(Value::Bool(false)) => Blanks::None,
@@ -191,7 +191,7 @@ pub struct Checker<'a> {
     target_idx: HashMap<Target, usize>,
     /// Different places of the targets.
     num_target_places: usize,
-    /// The places of the schemas with an `$anchor`; none = nobody has asked.
+    /// The places of the schemas with an `$anchor`; none = not looked for yet.
     anchors: Option<HashMap<&'a str, String>>,
     /// Bytes of listed names that may still be copied.
     name_bytes_left: usize,
@@ -264,8 +264,8 @@ impl Checker<'_> {
         Ok(Value::Object(gather(out)))
     }
 
-    /// Whether a keyword says something beside `prefixItems`. Drafts that have a list of `items`
-    /// and `additionalItems` do not have it.
+    /// Whether a keyword means something beside `prefixItems`. Drafts with a list of `items` and
+    /// `additionalItems` have no `prefixItems`.
     fn fits_prefixes(&mut self, key: &str, value: &Value, place: &str) -> Result<bool, Failure> {
         match key {
             "items" if value.is_array() => Err(wrong(place, "a schema beside prefixItems", value)),

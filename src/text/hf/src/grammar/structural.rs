@@ -24,8 +24,8 @@ use crate::Failure;
 
 const MAX_STRUCTURES: usize = 1024;
 const MAX_TAGS: u64 = 1000;
-/// Bytes of all rules: texts and definitions are written again in each rule that needs them, and a
-/// grammar past its memory would hold it for ever.
+/// Bytes of all rules. Texts and definitions are written again in each rule that needs them, and a
+/// compilation past its memory would hold that memory for ever.
 const MAX_RULE_BYTES: usize = 8 << 20;
 /// The end of a parameter, after its value.
 const END_OF_VALUE: &str = "\n</parameter>\n";
@@ -77,7 +77,7 @@ struct Structure<'a> {
 
 /// The members beside structures and triggers.
 struct Rules<'a> {
-    /// The answer is tags alone, at most so many; none = free text with tags in it.
+    /// The answer is this many tags at most, and no text; none = free text with tags in it.
     max_tags: Option<u64>,
     separator: &'a str,
 }
@@ -284,7 +284,7 @@ impl Structural {
     }
 }
 
-/// The place of what parameters of declared names cannot say about an object.
+/// The place of a keyword that parameters with declared names cannot enforce for an object.
 /// api/tool_shapes.cc (FitsParameters) has the same rule.
 fn beyond_parameters(source: &Value) -> Option<String> {
     const MORE: [&str; 10] = [
@@ -318,10 +318,10 @@ fn beyond_parameters(source: &Value) -> Option<String> {
     required_of(members).any(|name| !is_declared(name)).then(|| "required".to_string())
 }
 
-/// The text of a parameter whose schema is `schema`, as an expression of Lark: any, or one of a
-/// length in code points. It does not hold the end of its own tag, where a reader's value ends.
+/// The text of a parameter with this schema, as an expression of Lark: any text, or a text with a
+/// length in code points. It never holds the end of its own tag, where a reader's value ends.
 fn text_within(schema: &Value) -> String {
-    // Longer than any answer is no bound, and no regular expression counts so far.
+    // A length above any answer's is no bound, and no regular expression can count so far.
     let bound = |key: &str| {
         schema.get(key).and_then(Value::as_u64).filter(|count| *count <= u64::from(u32::MAX) / 2)
     };

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{json, Map, Value};
 
 use super::tests::{bytes_vocabulary, LIMITS};
+use super::compile::coded;
 use super::{compile, Kind, Limits};
 use crate::budget::{self, Bounds};
 use crate::Code;
@@ -178,4 +179,18 @@ fn lists_of_names_are_copied_within_a_limit() {
     assert!(made(3).is_ok());
     let failure = made(2_000).err().expect("400,000 names");
     assert!(failure.message.ends_with("/propertyNames: the names are too many"));
+}
+
+/// A fault of the library is none of the client's, whatever words its message has.
+#[test]
+fn a_panic_that_llguidance_caught_is_internal() {
+    for (message, code) in [
+        ("panic: index 7 of a list that is too large", Code::Internal),
+        ("the grammar is too large", Code::Limit),
+        ("unknown rule panic: x", Code::InvalidArgument),
+    ] {
+        let failure = coded("#/properties/a", message);
+        assert_eq!(failure.code, code, "{message}");
+        assert!(failure.message.starts_with("#/properties/a: "), "{}", failure.message);
+    }
 }

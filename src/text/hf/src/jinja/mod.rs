@@ -39,6 +39,7 @@ mod wordwrap;
 
 pub use check::PartsUse;
 pub use error::{Error, Kind};
+pub use unicode::prepare;
 
 use std::collections::HashSet;
 

@@ -1,6 +1,35 @@
 //! Python's classes of characters.
 
+use std::sync::LazyLock;
+
+use regex_syntax::hir::{Class, HirKind};
+
 use super::unicode_tables as tables;
+
+/// Ranges of code points [first, last], ascending.
+type Ranges = Vec<(u32, u32)>;
+
+// Python 3.11 has the characters of Unicode 14.
+static NOT_PRINTABLE: LazyLock<Ranges> = LazyLock::new(|| class(r"[[\pC\pZ\P{age=14.0}]--\x20]"));
+static ALPHA: LazyLock<Ranges> = LazyLock::new(|| class(r"[\pL&&\p{age=14.0}]"));
+static DECIMAL: LazyLock<Ranges> = LazyLock::new(|| class(r"[\p{Nd}&&\p{age=14.0}]"));
+
+fn class(text: &str) -> Ranges {
+    match regex_syntax::parse(text).map(|parsed| parsed.into_kind()) {
+        Ok(HirKind::Class(Class::Unicode(set))) => {
+            set.ranges().iter().map(|r| (u32::from(r.start()), u32::from(r.end()))).collect()
+        }
+        other => unreachable!("{text}: {other:?}"),
+    }
+}
+
+/// Makes the classes. Called before the first rendering: a rendering that goes past its memory
+/// stops where it is, and would stop all others in the middle of a class.
+pub fn prepare() {
+    for made in [&NOT_PRINTABLE, &ALPHA, &DECIMAL] {
+        LazyLock::force(made);
+    }
+}
 
 fn in_ranges(ranges: &[(u32, u32)], c: char) -> bool {
     let code = u32::from(c);
@@ -40,21 +69,21 @@ pub fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return matches!(c, ' '..='~');
     }
-    !in_ranges(&tables::NOT_PRINTABLE, c)
+    !in_ranges(&NOT_PRINTABLE, c)
 }
 
 pub fn is_alpha(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_alphabetic();
     }
-    in_ranges(&tables::ALPHA, c)
+    in_ranges(&ALPHA, c)
 }
 
 pub fn is_decimal(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_digit();
     }
-    in_ranges(&tables::DECIMAL, c)
+    in_ranges(&DECIMAL, c)
 }
 
 /// 0..9 of any script; decimal digits come in runs of ten from their zero on.
@@ -63,8 +92,8 @@ pub fn decimal_value(c: char) -> Option<u32> {
         return c.to_digit(10);
     }
     let code = u32::from(c);
-    let at = tables::DECIMAL.partition_point(|(_, last)| *last < code);
-    let (first, _) = *tables::DECIMAL.get(at).filter(|(first, _)| *first <= code)?;
+    let at = DECIMAL.partition_point(|(_, last)| *last < code);
+    let (first, _) = *DECIMAL.get(at).filter(|(first, _)| *first <= code)?;
     Some((code - first) % 10)
 }
 
@@ -118,4 +147,24 @@ pub fn casefold(text: &str) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod class_tests {
+    use super::*;
+
+    /// The numbers are CPython 3.11's: ranges, characters, and the sum of all first and three times
+    /// all last ones.
+    #[test]
+    fn classes_are_those_of_python() {
+        for (name, made, python) in [
+            ("isprintable", &NOT_PRINTABLE, (701, 969_596, 160_370_773)),
+            ("isalpha", &ALPHA, (648, 131_756, 120_131_044)),
+            ("isdecimal", &DECIMAL, (62, 660, 10_390_322)),
+        ] {
+            let num_characters: u32 = made.iter().map(|(first, last)| last - first + 1).sum();
+            let places: u32 = made.iter().map(|(first, last)| first + 3 * last).sum();
+            assert_eq!((made.len(), num_characters, places), python, "{name}");
+        }
+    }
 }
