@@ -2,8 +2,10 @@
 // socket instead of gRPC. One thread wakes for a message, where gRPC wakes three.
 //
 // The router listens on an abstract name of its own for each session and tells it to the worker in
-// the session's hello. Either end takes only a process of its own user. Names belong to a network
-// namespace: a worker of another host or container cannot connect, and stays with gRPC.
+// the session's hello. Either end takes only a process of its own user, and the worker connects
+// only to names that ListenLocal makes: whoever calls a worker must not reach sockets of other
+// programs through it. Names belong to a network namespace: a worker of another host or container
+// cannot connect, and stays with gRPC.
 //
 // Wire: each message is a frame of 4 bytes with its length, little endian, and its bytes.
 //
@@ -38,7 +40,8 @@ UniqueFd AcceptLocal(int listener);
 // The worker's end.
 class LocalWriter {
  public:
-  // Unavailable: nobody listens there in this network namespace. PermissionDenied: another user.
+  // InvalidArgument: ListenLocal makes no such name. Unavailable: nobody listens there in this
+  // network namespace. PermissionDenied: another user.
   static StatusOr<LocalWriter> Connect(std::string_view name);
 
   enum class Outcome : uint8_t {
