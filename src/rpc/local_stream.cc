@@ -17,6 +17,9 @@
 namespace baton::rpc {
 namespace {
 
+// All names begin so; 32 digits follow.
+constexpr std::string_view kNamePrefix = "baton-session-";
+constexpr size_t kNameBytes = kNamePrefix.size() + 32;
 constexpr size_t kLengthBytes = 4;
 // A session has one connection.
 constexpr int kBacklog = 1;
@@ -29,10 +32,10 @@ struct Address {
 // Abstract: the first byte of the path stays NUL.
 StatusOr<Address> AddressOf(std::string_view name) {
   Address address;
+  static_assert(kNameBytes < sizeof(address.unix.sun_path));
   address.unix.sun_family = AF_UNIX;
-  if (name.empty() || name.size() > sizeof(address.unix.sun_path) - 1) {
-    return InvalidArgument("local_stream has {} bytes, outside [1, {}]", name.size(),
-                           sizeof(address.unix.sun_path) - 1);
+  if (name.size() != kNameBytes || !name.starts_with(kNamePrefix)) {
+    return InvalidArgument("local_stream is no name of a session's socket");
   }
   std::memcpy(address.unix.sun_path + 1, name.data(), name.size());
   address.size_bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
@@ -58,8 +61,9 @@ const sockaddr* AsSocketAddress(const Address& address) {
 
 StatusOr<LocalListener> ListenLocal() {
   const RequestUid random = RandomRequestUid();
-  LocalListener listener{.name = "baton-session-" + HexFromU64(random.hi) + HexFromU64(random.lo),
-                         .fd = NewSocket()};
+  LocalListener listener{
+      .name = std::string(kNamePrefix) + HexFromU64(random.hi) + HexFromU64(random.lo),
+      .fd = NewSocket()};
   BATON_ASSIGN_OR_RETURN(const Address address, AddressOf(listener.name));
   const bool listens =
       listener.fd.valid() &&

@@ -2,8 +2,10 @@
 // a unix socket instead of gRPC. A message wakes one thread, where gRPC wakes three.
 //
 // The router listens on one abstract name for each session; the session's hello tells it to the
-// worker. Each end accepts only a process of its own user. Names belong to a network namespace, so
-// a worker of another host or container cannot connect, and stays with gRPC.
+// worker. Each end accepts only a process of its own user. The worker connects only to names that
+// ListenLocal makes, so a caller of the worker cannot reach other programs' sockets through it.
+// Names belong to a network namespace, so a worker of another host or container cannot connect, and
+// stays with gRPC.
 //
 // Wire: each message is a frame of 4 bytes with its length, little endian, and its bytes.
 //
@@ -38,7 +40,8 @@ UniqueFd AcceptLocal(int listener);
 // The worker's end.
 class LocalWriter {
  public:
-  // Unavailable: nobody listens there in this network namespace. PermissionDenied: another user.
+  // InvalidArgument: ListenLocal makes no such name. Unavailable: nobody listens there in this
+  // network namespace. PermissionDenied: another user.
   static StatusOr<LocalWriter> Connect(std::string_view name);
 
   enum class Outcome : uint8_t {

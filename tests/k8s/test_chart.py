@@ -371,6 +371,20 @@ def test_names_that_look_like_numbers_stay_names():
     assert spec["runtimeClassName"] == "99" and spec["serviceAccountName"] == "77"
 
 
+@pytest.mark.parametrize(
+    "values,http,grpc",
+    [
+        ({}, "http", "kubernetes.io/h2c"),
+        # The gRPC port speaks TLS as soon as there are files, the HTTP port when it is asked to.
+        (ACCEPTED["tls"], "http", "https"),
+        (ACCEPTED["tls-http"], "https", "https"),
+    ],
+)
+def test_a_gateway_is_told_what_the_ports_speak(values, http, grpc):
+    service = one(objects(merged(BASE, values)), "Service", "demo-baton")
+    assert [p["appProtocol"] for p in service["spec"]["ports"]] == [http, grpc]
+
+
 def test_the_test_pod_has_a_policy():
     rendered = objects(merged(BASE, ACCEPTED["all-objects"]))
     policy = one(rendered, "NetworkPolicy", "demo-baton-test")["spec"]

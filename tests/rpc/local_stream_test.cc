@@ -2,7 +2,11 @@
 #include "src/rpc/local_stream.h"
 
 #include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +15,7 @@
 #include "gtest/gtest.h"
 
 #include "src/base/limits.h"
+#include "src/base/unique_fd.h"
 
 namespace baton::rpc {
 namespace {
@@ -111,9 +116,26 @@ TEST(LocalStream, NameWithoutAListenerIsUnavailable) {
     name = listener.name;
   }
   EXPECT_EQ(LocalWriter::Connect(name).status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(LocalWriter::Connect("").status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(LocalWriter::Connect(std::string(108, 'a')).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  for (const std::string& other :
+       {std::string(), name + "0", name.substr(1), "x" + name.substr(1), std::string(108, 'a')}) {
+    EXPECT_EQ(LocalWriter::Connect(other).status().code(), absl::StatusCode::kInvalidArgument)
+        << other;
+  }
+}
+
+// Whoever reaches a worker's port may name a socket: a bus or a container runtime of the same user
+// listens on abstract names too, and must not hear from the worker.
+TEST(LocalStream, AnotherProgramsSocketIsNotCalled) {
+  const std::string name = "baton-local-stream-test-" + std::to_string(::getpid());
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  name.copy(address.sun_path + 1, name.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  const UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  EXPECT_EQ(LocalWriter::Connect(name).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(::accept(listener.get(), nullptr, nullptr), -1);
 }
 
 }  // namespace
