@@ -48,22 +48,9 @@ enum class HandoffDest::Op : uint8_t {
 };
 
 // The behaviour of the decode worker's side.
-struct HandoffDest::Table {
-  using S = DestState;
-  using E = Event;
-  using O = Op;
-  using Row = handoff_internal::Row<S, E, O>;
-
-  static constexpr auto In = [](auto... states) { return handoff_internal::In(states...); };
-  static constexpr auto Go = [](uint32_t in, E on, S next, auto... ops) {
-    return handoff_internal::MakeRow<S, E, O>(in, on, true, next, ops...);
-  };
-  static constexpr auto Stay = [](uint32_t in, E on, auto... ops) {
-    return handoff_internal::MakeRow<S, E, O>(in, on, false, S{}, ops...);
-  };
-
-  static constexpr uint32_t kOpen = handoff_internal::In(S::kReserved, S::kReceiving);
-  static constexpr uint32_t kDone = handoff_internal::In(S::kVerified, S::kBound);
+struct HandoffDest::Table : handoff_internal::TableWords<DestState, Event, Op> {
+  static constexpr uint32_t kOpen = In(S::kReserved, S::kReceiving);
+  static constexpr uint32_t kDone = In(S::kVerified, S::kBound);
 
   static constexpr Row kRows[] = {
       // The good way. Applied is sent when all is verified; the sequences get the blocks when the

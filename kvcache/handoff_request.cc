@@ -36,22 +36,12 @@ enum class HandoffRequest::Op : uint8_t {
 };
 
 // The behaviour of the router's side.
-struct HandoffRequest::Table {
-  using S = HandoffRequestState;
-  using E = Event;
-  using O = Op;
-  using Row = handoff_internal::Row<S, E, O>;
-
-  static constexpr auto In = [](auto... states) { return handoff_internal::In(states...); };
-  static constexpr auto Go = [](uint32_t in, E on, S next, auto... ops) {
-    return handoff_internal::MakeRow<S, E, O>(in, on, true, next, ops...);
-  };
-
+struct HandoffRequest::Table : handoff_internal::TableWords<HandoffRequestState, Event, Op> {
   // Before the decode worker has all KV of the prompt.
   static constexpr uint32_t kStarting =
-      handoff_internal::In(S::kPlacing, S::kReserved, S::kPrefilling, S::kTransferring);
-  static constexpr uint32_t kRunning = kStarting | handoff_internal::In(S::kDecoding);
-  static constexpr uint32_t kWaiting = handoff_internal::In(S::kQueued, S::kRecover);
+      In(S::kPlacing, S::kReserved, S::kPrefilling, S::kTransferring);
+  static constexpr uint32_t kRunning = kStarting | In(S::kDecoding);
+  static constexpr uint32_t kWaiting = In(S::kQueued, S::kRecover);
 
   static constexpr Row kRows[] = {
       // The good way. The three middle states overlap: only what is further changes anything.

@@ -54,25 +54,12 @@ enum class HandoffSource::Op : uint8_t {
 };
 
 // The behaviour of the prefill worker's side.
-struct HandoffSource::Table {
-  using S = SourceState;
-  using E = Event;
-  using O = Op;
-  using Row = handoff_internal::Row<S, E, O>;
-
-  static constexpr auto In = [](auto... states) { return handoff_internal::In(states...); };
-  static constexpr auto Go = [](uint32_t in, E on, S next, auto... ops) {
-    return handoff_internal::MakeRow<S, E, O>(in, on, true, next, ops...);
-  };
-  static constexpr auto Stay = [](uint32_t in, E on, auto... ops) {
-    return handoff_internal::MakeRow<S, E, O>(in, on, false, S{}, ops...);
-  };
-
-  static constexpr uint32_t kUngranted = handoff_internal::In(S::kComputing, S::kSealed);
-  static constexpr uint32_t kGranted = handoff_internal::In(S::kExporting, S::kExported);
+struct HandoffSource::Table : handoff_internal::TableWords<SourceState, Event, Op> {
+  static constexpr uint32_t kUngranted = In(S::kComputing, S::kSealed);
+  static constexpr uint32_t kGranted = In(S::kExporting, S::kExported);
   static constexpr uint32_t kOpen = kUngranted | kGranted;
-  static constexpr uint32_t kLost = handoff_internal::In(S::kStranded, S::kDraining, S::kFree);
-  static constexpr uint32_t kMayClose = kOpen | handoff_internal::In(S::kStranded, S::kDraining);
+  static constexpr uint32_t kLost = In(S::kStranded, S::kDraining, S::kFree);
+  static constexpr uint32_t kMayClose = kOpen | In(S::kStranded, S::kDraining);
 
   static constexpr Row kRows[] = {
       // The good way.

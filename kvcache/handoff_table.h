@@ -13,12 +13,6 @@ namespace baton::kv::handoff_internal {
 
 inline constexpr size_t kMaxOps = 5;
 
-// A set of states, bit by enumerator.
-template <typename State, typename... Rest>
-constexpr uint32_t In(State first, Rest... rest) {
-  return ((1u << static_cast<uint32_t>(first)) | ... | (1u << static_cast<uint32_t>(rest)));
-}
-
 // One line of a table.
 template <typename State, typename Event, typename Op>
 struct Row {
@@ -29,11 +23,28 @@ struct Row {
   std::array<Op, kMaxOps> ops{};  // in order; unused ones are Op::kNone
 };
 
-template <typename State, typename Event, typename Op, typename... Ops>
-constexpr Row<State, Event, Op> MakeRow(uint32_t in, Event on, bool moves, State next, Ops... ops) {
-  static_assert(sizeof...(Ops) <= kMaxOps);
-  return {in, on, moves, next, {ops...}};
-}
+// The words in which a table is written, which derives from this.
+template <typename State, typename Event, typename Op>
+struct TableWords {
+  using S = State;
+  using E = Event;
+  using O = Op;
+  using Row = handoff_internal::Row<S, E, O>;
+
+  // A set of states, bit by enumerator.
+  template <typename... States>
+  static constexpr uint32_t In(States... states) {
+    return ((1u << static_cast<uint32_t>(states)) | ...);
+  }
+  template <typename... Ops>
+  static constexpr Row Go(uint32_t in, E on, S next, Ops... ops) {
+    return {in, on, true, next, {ops...}};
+  }
+  template <typename... Ops>
+  static constexpr Row Stay(uint32_t in, E on, Ops... ops) {
+    return {in, on, false, S{}, {ops...}};
+  }
+};
 
 // The row for an event in a state, nullptr when it changes nothing.
 template <typename RowType, typename State, typename Event>

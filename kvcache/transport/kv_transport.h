@@ -2,7 +2,7 @@
 // control messages. It knows bytes, blocks and peers; sequences and requests are not its business.
 //
 // Implementations: KvEndpoint (shm and tcp), NcclTransport and IpcTransport (device memory),
-// LocalPort, which a LocalHub makes (one process), FaultTransport (decorator).
+// LocalPort, which a LocalHub makes (one process).
 // tests/kvcache/transport/conformance_test.cc holds all of them to this page.
 //
 // Prefill side: SendSlices offers sealed slices, CloseSend ends a transfer. Decode side:

@@ -35,6 +35,9 @@ inline bool IsJsonText(const JsonValue* value, std::string_view text) {
   return value != nullptr && value->AsString() != nullptr && *value->AsString() == text;
 }
 
+// A field that a surface does not serve, and what to use instead.
+using RefusedField = std::pair<std::string_view, std::string_view>;
+
 // False, with `error` about the field.
 inline bool Fail(router::RequestError* error, router::ErrorCode code, std::string_view field,
                  std::string_view expected) {

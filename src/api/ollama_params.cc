@@ -91,11 +91,7 @@ constexpr auto kOfGenerate = std::to_array<SurfaceField>({
     {"images", 0, ""},
 });
 
-// Fields of /api/generate that are not served, and the way out.
-struct RefusedField {
-  std::string_view name;
-  std::string_view way;
-};
+// Fields of /api/generate that are not served.
 constexpr auto kRefused = std::to_array<RefusedField>(
     {{"suffix", "absent; no text is filled in"},
      {"template", "absent; the model's own chat template is used, and raw uses none"},

@@ -40,12 +40,7 @@ constexpr std::string_view kStateless =
     "absent: no answer is stored; send the whole conversation "
     "as input";
 
-// Fields that a request may not have: those of other surfaces, and what needs memory of earlier
-// answers. `way`: what to use instead.
-struct RefusedField {
-  std::string_view name;
-  std::string_view way;
-};
+// Fields of other surfaces, and fields that need memory of earlier answers.
 constexpr auto kRefused = std::to_array<RefusedField>({
     {"previous_response_id", kStateless},
     {"conversation", kStateless},
@@ -493,7 +488,7 @@ std::span<const SurfaceField> ResponsesFields() { return kOwn; }
 
 bool IsRefusedByResponses(std::string_view name) {
   return std::any_of(kRefused.begin(), kRefused.end(),
-                     [name](const RefusedField& field) { return field.name == name; });
+                     [name](const RefusedField& field) { return field.first == name; });
 }
 
 bool ReadResponses(const JsonValue& root, const StoredItems* items, ResponsesRequest* request,

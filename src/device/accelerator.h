@@ -200,11 +200,20 @@ class OwnedByDevice {
   Handle handle_ = nullptr;
 };
 
-// A piece of memory that is owned like that.
-template <void (Accelerator::*kTakeBack)(std::byte*)>
+// An owned piece of memory that an accelerator gives by `kAllocate`; move-only. The accelerator
+// outlives it.
+template <absl::StatusOr<std::byte*> (Accelerator::*kAllocate)(size_t, std::string_view),
+          void (Accelerator::*kTakeBack)(std::byte*)>
 class OwnedMemory {
  public:
   OwnedMemory() = default;
+  // Errors as `allocate`, which is kAllocate or gives memory of the same kind.
+  static absl::StatusOr<OwnedMemory> Create(Accelerator* device, size_t size_bytes,
+                                            std::string_view name,
+                                            decltype(kAllocate) allocate = kAllocate) {
+    BATON_ASSIGN_OR_RETURN(std::byte* const begin, (device->*allocate)(size_bytes, name));
+    return OwnedMemory(device, begin, size_bytes);
+  }
 
   std::byte* data() const { return begin_.get(); }
   size_t size_bytes() const { return size_; }
@@ -213,35 +222,22 @@ class OwnedMemory {
     return reinterpret_cast<T*>(data());
   }
 
- protected:
+ private:
   OwnedMemory(Accelerator* device, std::byte* begin, size_t size)
       : begin_(device, begin), size_(size) {}
 
- private:
   OwnedByDevice<std::byte*, kTakeBack> begin_;
   size_t size_ = 0;
 };
 
-// An owned piece of device memory; move-only. Its accelerator outlives it.
-class DeviceBuffer : public OwnedMemory<&Accelerator::Free> {
- public:
-  DeviceBuffer() = default;
-  static absl::StatusOr<DeviceBuffer> Create(Accelerator* device, size_t size_bytes,
-                                             std::string_view name) {
-    BATON_ASSIGN_OR_RETURN(std::byte* const begin, device->Allocate(size_bytes, name));
-    return DeviceBuffer(device, begin, size_bytes);
-  }
-  // A buffer of memory that Accelerator::ExportShared takes.
-  static absl::StatusOr<DeviceBuffer> CreateShared(Accelerator* device, size_t size_bytes,
-                                                   std::string_view name) {
-    BATON_ASSIGN_OR_RETURN(std::byte* const begin, device->AllocateShared(size_bytes, name));
-    return DeviceBuffer(device, begin, size_bytes);
-  }
+// An owned piece of device memory.
+using DeviceBuffer = OwnedMemory<&Accelerator::Allocate, &Accelerator::Free>;
 
- private:
-  DeviceBuffer(Accelerator* device, std::byte* begin, size_t size)
-      : OwnedMemory(device, begin, size) {}
-};
+// A buffer of memory that Accelerator::ExportShared takes.
+inline absl::StatusOr<DeviceBuffer> CreateSharedBuffer(Accelerator* device, size_t size_bytes,
+                                                       std::string_view name) {
+  return DeviceBuffer::Create(device, size_bytes, name, &Accelerator::AllocateShared);
+}
 
 }  // namespace baton::device
 

@@ -5,30 +5,12 @@
 #ifndef BATON_DEVICE_HOST_BUFFER_H_
 #define BATON_DEVICE_HOST_BUFFER_H_
 
-#include <cstddef>
-#include <string_view>
-
-#include "src/base/status.h"
 #include "src/device/accelerator.h"
 
 namespace baton::device {
 
-// See the file comment. Move-only; its accelerator outlives it, and no copy to or from it is under
-// way when it is destroyed.
-class HostBuffer : public OwnedMemory<&Accelerator::FreeHost> {
- public:
-  HostBuffer() = default;
-  // Errors as Accelerator::AllocateHost.
-  static absl::StatusOr<HostBuffer> Create(Accelerator* device, size_t size_bytes,
-                                           std::string_view name) {
-    BATON_ASSIGN_OR_RETURN(std::byte* const begin, device->AllocateHost(size_bytes, name));
-    return HostBuffer(device, begin, size_bytes);
-  }
-
- private:
-  HostBuffer(Accelerator* device, std::byte* begin, size_t size)
-      : OwnedMemory(device, begin, size) {}
-};
+// See the file comment. No copy to or from it is under way when it is destroyed.
+using HostBuffer = OwnedMemory<&Accelerator::AllocateHost, &Accelerator::FreeHost>;
 
 }  // namespace baton::device
 

@@ -293,6 +293,11 @@ bool AnswerGuide::IsReady(int64_t wait_us) {
 
 StatusOr<std::span<const uint32_t>> AnswerGuide::Mask() { return state_->Mask(); }
 
+Status GuideFailure(const Status& mask) {
+  if (absl::IsInternal(mask) || absl::IsUnavailable(mask)) return mask;
+  return FailedPrecondition("{}", std::string(mask.message()));
+}
+
 AnswerGuides::AnswerGuides(text::GrammarCache* grammars, OnMask on_mask)
     : grammars_(grammars), on_mask_(std::move(on_mask)) {
   grammar_thread_ = Thread("grammar", [this] { Work(&first_masks_); });

@@ -50,7 +50,8 @@ class AnswerGuide {
 
   // Bits of the tokens that may come next: bit i % 32 of words[i / 32]. Valid until Accept. Waits
   // where it is not computed yet. InvalidArgument: the grammar does not compile.
-  // FailedPrecondition: no token can follow, or the work is above the limits.
+  // FailedPrecondition: no token can follow, or the work is above the limits. Internal: the library
+  // panicked. Unavailable: it has no thread for the compilation.
   StatusOr<std::span<const uint32_t>> Mask();
 
  private:
@@ -61,6 +62,10 @@ class AnswerGuide {
   AnswerGuides* guides_;
   std::shared_ptr<GuideState> state_;
 };
+
+// The end of a request whose mask failed. FailedPrecondition: by its grammar, at every worker. A
+// panic stays Internal and a lack of threads Unavailable: another worker may serve the request.
+Status GuideFailure(const Status& mask);
 
 // See the file comment. Outlives its guides.
 class AnswerGuides {

@@ -364,7 +364,7 @@ StatusOr<RankBlocks> AllocateBlocks(Accelerator* device, const KvLayout& layout,
   const size_t size_bytes = num_blocks * layout.BlockStride();
   BATON_ASSIGN_OR_RETURN(DeviceBuffer blocks,
                          sharing == KvSharing::kHost
-                             ? DeviceBuffer::CreateShared(device, size_bytes, "KV blocks")
+                             ? CreateSharedBuffer(device, size_bytes, "KV blocks")
                              : DeviceBuffer::Create(device, size_bytes, "KV blocks"));
   return RankBlocks{device, std::move(blocks)};
 }

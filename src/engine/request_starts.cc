@@ -90,8 +90,7 @@ void RequestStarts::OnMaskReady(const RequestUid& uid) {
 void RequestStarts::AwaitMasksOrEnd(LiveRequest* request) {
   const Status status = guides_->Await(request);
   if (status.ok()) return;
-  ends_->Abandon(request, RequestState::kFailed,
-                 FailedPrecondition("{}", std::string(status.message())));
+  ends_->Abandon(request, RequestState::kFailed, GuideFailure(status));
 }
 
 void RequestStarts::RenewLease(SessionId session) {

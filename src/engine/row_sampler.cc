@@ -134,7 +134,7 @@ RowSampler::Row RowSampler::Ask(LiveRequest* request, Choice* choice, size_t ite
   if (guide != nullptr) {
     const StatusOr<std::span<const uint32_t>> mask = guide->Mask();
     if (!mask.ok()) {
-      asked.status = FailedPrecondition("{}", std::string(mask.status().message()));
+      asked.status = GuideFailure(mask.status());
       return asked;
     }
     asked.query.mask = *mask;

@@ -241,6 +241,14 @@ TEST(GrammarCacheTest, EqualTextsThatArriveTogetherAreCompiledOnce) {
   EXPECT_LE(rig.cache.num_compilations(), 5u) << "one of the good text, none kept of the bad one";
 }
 
+// The router tells the client of a failed precondition, and places the request again after others.
+TEST(AnswerGuideTest, AFaultOfTheWorkerIsNoneOfTheGrammar) {
+  EXPECT_EQ(GuideFailure(InvalidArgument("(")), FailedPrecondition("("));
+  EXPECT_EQ(GuideFailure(FailedPrecondition("no token")), FailedPrecondition("no token"));
+  EXPECT_EQ(GuideFailure(Internal("panic: 7")), Internal("panic: 7"));
+  EXPECT_EQ(GuideFailure(Unavailable("8 earlier")), Unavailable("8 earlier"));
+}
+
 TEST(GrammarCacheTest, KeptTextsHaveALimitInBytes) {
   Rig rig;
   constexpr size_t kTextBytes = 900'000;

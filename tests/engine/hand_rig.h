@@ -13,7 +13,6 @@
 #include "gtest/gtest.h"
 
 #include "kvcache/kv_arena.h"
-#include "kvcache/transport/fault_transport.h"
 #include "kvcache/transport/local_transport.h"
 #include "src/engine/engine_core.h"
 #include "src/engine/transport_sink.h"
@@ -22,6 +21,7 @@
 #include "tests/engine/recorder.h"
 #include "tests/engine/streamed_model.h"
 #include "tests/engine/toy_model.h"
+#include "tests/kvcache/transport/fault_transport.h"
 
 namespace baton::engine {
 
@@ -61,7 +61,8 @@ class HandWorker {
     const kv::KvLayout layout = ToyLayout(options.state_blocks);
     arena_ = *kv::KvArena::Create(layout, options.num_blocks, options.arena);
     inner_ = hub->Attach("worker-" + std::to_string(incarnation), incarnation_, arena_.get());
-    faulty_ = kv::FaultTransport::Create(inner_.get(), options.faults, options.fault_seed);
+    faulty_ =
+        std::make_unique<kv::FaultTransport>(inner_.get(), options.faults, options.fault_seed);
     EngineConfig config;
     config.scheduler.role = options.role;
     config.scheduler.max_batch_tokens = 128;

@@ -22,36 +22,20 @@ using ::testing::Not;
 
 constexpr std::string_view kGet = "GET /s HTTP/1.1\r\nHost: a\r\n\r\n";
 
-// A server that keeps the responder of the latest request for the test to drive.
-class StreamTest : public ::testing::Test {
+class StreamTest : public ::testing::Test, protected KeepsResponder {
  protected:
   void Start(HttpServerOptions options = {}) {
-    server_ = StartTestServer(
-        [this](HttpRequest, std::shared_ptr<HttpResponder> responder) {
-          responder->OnClosed([this](HttpClientGone how) {
-            how_closed_ = how;
-            ++closed_;
-          });
-          std::lock_guard lock(mutex_);
-          responder_ = std::move(responder);
-        },
-        std::move(options));
+    server_ = StartTestServer(Keep(), std::move(options));
+  }
+  // Begins a stream for a request of the client, which reads the header.
+  std::shared_ptr<HttpResponder> OpenStream(RawClient& client) {
+    client.Send(kGet);
+    std::shared_ptr<HttpResponder> responder = TakeResponder();
+    EXPECT_TRUE(responder->StartStream(200, {}));
+    client.ReceiveUntil("\r\n\r\n");
+    return responder;
   }
 
-  std::shared_ptr<HttpResponder> TakeResponder() {
-    std::shared_ptr<HttpResponder> taken;
-    EXPECT_TRUE(Eventually([&] {
-      std::lock_guard lock(mutex_);
-      taken = std::move(responder_);
-      return taken != nullptr;
-    }));
-    return taken;
-  }
-
-  std::mutex mutex_;
-  std::shared_ptr<HttpResponder> responder_;  // guarded by mutex_
-  std::atomic<int> closed_{0};
-  std::atomic<HttpClientGone> how_closed_{HttpClientGone::kLeft};
   std::unique_ptr<HttpServer> server_;
 };
 
@@ -111,10 +95,7 @@ TEST_F(StreamTest, ChunkNeedsNoTurnOfTheEventLoop) {
       },
       {}, /*num_threads=*/1);
   RawClient client(server_->port());
-  client.Send(kGet);
-  const auto responder = TakeResponder();
-  responder->StartStream(200, {});
-  client.ReceiveUntil("\r\n\r\n");
+  const auto responder = OpenStream(client);
   ASSERT_TRUE(Eventually([&] { return responder->buffered_bytes() == 0; }));
   RawClient holder(server_->port());
   holder.Send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -138,10 +119,7 @@ TEST_F(StreamTest, ChunkNeedsNoTurnOfTheEventLoop) {
 TEST_F(StreamTest, ChunksKeepTheirOrderWhenAClientIsSlow) {
   Start();
   RawClient client(server_->port());
-  client.Send(kGet);
-  const auto responder = TakeResponder();
-  responder->StartStream(200, {});
-  client.ReceiveUntil("\r\n\r\n");
+  const auto responder = OpenStream(client);
   std::string expected;
   std::string received;
   int num_read = 0;
@@ -205,9 +183,7 @@ TEST_F(StreamTest, FinishAndCloseSendsEverythingAndThenCloses) {
 TEST_F(StreamTest, AbortClosesWithoutTheFinalChunk) {
   Start();
   RawClient client(server_->port());
-  client.Send(kGet);
-  const auto responder = TakeResponder();
-  responder->StartStream(200, {});
+  const auto responder = OpenStream(client);
   responder->Write("part");
   client.ReceiveUntil("part\r\n");
   responder->Abort();
@@ -219,9 +195,7 @@ TEST_F(StreamTest, AbortClosesWithoutTheFinalChunk) {
 TEST_F(StreamTest, DroppedStreamIsAborted) {
   Start();
   RawClient client(server_->port());
-  client.Send(kGet);
-  auto responder = TakeResponder();
-  responder->StartStream(200, {});
+  auto responder = OpenStream(client);
   responder->Write("part");
   client.ReceiveUntil("part\r\n");
   responder.reset();
@@ -270,10 +244,7 @@ TEST_F(StreamTest, AHalfCloseBeforeTheAnswerIsADeparture) {
 TEST_F(StreamTest, DepartureInMidStreamIsSeenAtOnce) {
   Start();
   RawClient client(server_->port());
-  client.Send(kGet);
-  const auto responder = TakeResponder();
-  responder->StartStream(200, {});
-  client.ReceiveUntil("\r\n\r\n");
+  const auto responder = OpenStream(client);
   client.Close();
   EXPECT_TRUE(Eventually([&] { return closed_.load() == 1; }));
   EXPECT_FALSE(responder->Write("x"));
@@ -365,10 +336,7 @@ TEST_F(StreamTest, TheKernelDoesNotHideAStalledReader) {
   options.write_stall_timeout_ms = 100;
   Start(options);
   RawClient client(server_->port());
-  client.Send(kGet);
-  const auto responder = TakeResponder();
-  responder->StartStream(200, {});
-  client.ReceiveUntil("\r\n\r\n");
+  const auto responder = OpenStream(client);
   const std::string piece(4096, 'z');
   size_t written = 0;
   while (written < 1u << 20 && responder->Write(piece)) {

@@ -2,11 +2,15 @@
 #ifndef BATON_TESTS_HTTP_TEST_SERVER_H_
 #define BATON_TESTS_HTTP_TEST_SERVER_H_
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
+
+#include "gtest/gtest.h"
 
 #include "src/base/check.h"
 #include "src/base/clock.h"
@@ -41,6 +45,37 @@ inline bool Eventually(const std::function<bool()>& condition) {
   }
   return true;
 }
+
+// A test that keeps the responder of the latest request, to drive it, and counts the clients that
+// left.
+class KeepsResponder {
+ protected:
+  HttpHandler Keep() {
+    return [this](HttpRequest, std::shared_ptr<HttpResponder> responder) {
+      responder->OnClosed([this](HttpClientGone how) {
+        how_closed_ = how;
+        ++closed_;
+      });
+      std::lock_guard lock(mutex_);
+      responder_ = std::move(responder);
+    };
+  }
+
+  std::shared_ptr<HttpResponder> TakeResponder() {
+    std::shared_ptr<HttpResponder> taken;
+    EXPECT_TRUE(Eventually([&] {
+      std::lock_guard lock(mutex_);
+      taken = std::move(responder_);
+      return taken != nullptr;
+    }));
+    return taken;
+  }
+
+  std::mutex mutex_;
+  std::shared_ptr<HttpResponder> responder_;  // guarded by mutex_
+  std::atomic<int> closed_{0};
+  std::atomic<HttpClientGone> how_closed_{HttpClientGone::kLeft};
+};
 
 }  // namespace baton::http
 

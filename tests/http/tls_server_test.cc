@@ -3,7 +3,6 @@
 #include <chrono>
 #include <csignal>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -161,35 +160,9 @@ TEST_F(TlsServerTest, ALongAnswerArrivesWholeAtASlowReader) {
   EXPECT_TRUE(client.ended_well());
 }
 
-// A server that keeps the responder of the latest request, and counts the clients that left.
-class TlsStreamTest : public TlsServerTest {
+class TlsStreamTest : public TlsServerTest, protected KeepsResponder {
  protected:
-  void StartStreams(HttpServerOptions options = {}) {
-    Start(
-        [this](HttpRequest, std::shared_ptr<HttpResponder> responder) {
-          responder->OnClosed([this](HttpClientGone how) {
-            how_closed_ = how;
-            ++closed_;
-          });
-          std::lock_guard lock(mutex_);
-          responder_ = std::move(responder);
-        },
-        std::move(options));
-  }
-  std::shared_ptr<HttpResponder> TakeResponder() {
-    std::shared_ptr<HttpResponder> taken;
-    EXPECT_TRUE(Eventually([&] {
-      std::lock_guard lock(mutex_);
-      taken = std::move(responder_);
-      return taken != nullptr;
-    }));
-    return taken;
-  }
-
-  std::mutex mutex_;
-  std::shared_ptr<HttpResponder> responder_;  // guarded by mutex_
-  std::atomic<int> closed_{0};
-  std::atomic<HttpClientGone> how_closed_{HttpClientGone::kLeft};
+  void StartStreams(HttpServerOptions options = {}) { Start(Keep(), std::move(options)); }
 };
 
 TEST_F(TlsStreamTest, AClientThatLeavesOrEndsItsInputIsSeenAtOnce) {

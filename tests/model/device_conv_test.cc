@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 
 #include "src/model/device_shape.h"
 #include "tests/model/on_device.h"
+#include "tests/model/told_slices.h"
 #include "tests/test_seed.h"
 
 namespace baton::model {
@@ -28,80 +28,18 @@ using ::testing::HasSubstr;
 
 class DeviceConvTest : public ::testing::TestWithParam<const char*> {};
 
-// The bytes of a sequence's blocks, copied as a hand-off copies them.
-void CopyBlocks(ModelFixture& from, ModelFixture& to, uint32_t sequence, uint32_t num_tokens) {
-  const KvLayout& layout = *from.view().layout;
-  const auto source = from.Blocks(sequence, num_tokens);
-  const auto dest = to.Blocks(sequence, num_tokens);
-  for (size_t i = 0; i < layout.BlocksFor(num_tokens); ++i) {
-    std::memcpy(to.view().base + dest[i] * layout.BlockStride(),
-                from.view().base + source[i] * layout.BlockStride(), layout.BlockBytes());
-  }
-}
-
-// A prompt of any length in odd chunks, handed over as blocks, then decoded elsewhere: the bits of
-// one device that computes it whole. The other device resumes from there too.
+// The other device resumes from there too.
 TEST_P(DeviceConvTest, BlocksAloneAreWhatASequenceGoesOnFrom) {
-  const std::vector<TokenId> tokens = RandomTokens(90, TestSeed());
-  const std::span<const TokenId> all(tokens);
-  for (const uint32_t prompt : {1u, 3u, 16u, 17u, 70u}) {
-    OnDevice whole(Tiny(GetParam()), 16);
-    OnDevice p(Tiny(GetParam()), 16);
-    OnDevice d(Tiny(GetParam()), 16);
-    ASSERT_TRUE(p.fixture.status().ok()) << p.fixture.status();
-    const auto expected = whole.fixture.Run({{0, 0, all.first(prompt + 6)}}, /*all_rows=*/true);
-    ASSERT_TRUE(expected.ok()) << expected.status();
-    uint32_t size = 1;
-    for (uint32_t begin = 0; begin < prompt; begin += size, size = 2 * size + 1) {
-      size = std::min(size, prompt - begin);
-      ASSERT_TRUE(p.fixture.Run({{0, begin, all.subspan(begin, size)}}).ok());
-    }
-    CopyBlocks(p.fixture, d.fixture, 0, prompt);
-    for (uint32_t i = prompt; i < prompt + 6; ++i) {
-      const auto got = d.fixture.Run({{0, i, all.subspan(i, 1)}});
-      ASSERT_TRUE(got.ok()) << got.status();
-      EXPECT_TRUE(std::equal(got->begin(), got->end(), expected->begin() + i * got->size()))
-          << "prompt " << prompt << " position " << i;
-    }
-    EXPECT_EQ(d.fixture.KvBytes(0, prompt + 6), whole.fixture.KvBytes(0, prompt + 6)) << prompt;
-  }
+  ExpectToGoOnFromBlocksAlone([] { return OnDevice(Tiny(GetParam()), 16); });
 }
-
-// Records each slice, and the blocks as they are when it is announced.
-class SliceHook : public LayerHook {
- public:
-  explicit SliceHook(ModelFixture& fixture) : fixture_(fixture) {}
-  void OnLayerStored(uint32_t layer) override {
-    layers.push_back(layer);
-    kv.push_back(fixture_.KvBytes(0, 20));
-  }
-  std::vector<uint32_t> layers;
-  std::vector<std::vector<std::byte>> kv;
-
- private:
-  ModelFixture& fixture_;
-};
 
 TEST_P(DeviceConvTest, EachSliceIsAnnouncedOnceWhenItIsFinal) {
   OnDevice on(Tiny(GetParam()), 16);
   ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
-  SliceHook hook(on.fixture);
-  ASSERT_TRUE(on.fixture.Run({{0, 0, RandomTokens(20, 3)}}, false, &hook).ok());
-  const KvLayout& layout = on.fixture.model().layout();
-  EXPECT_EQ(layout.num_layers, on.fixture.model().config().num_slices());
-  std::vector<uint32_t> expected(layout.num_layers);
-  std::iota(expected.begin(), expected.end(), 0);
-  EXPECT_EQ(hook.layers, expected);
-  const std::vector<std::byte> after = on.fixture.KvBytes(0, 20);
-  for (uint32_t slice = 0; slice < hook.kv.size(); ++slice) {
-    for (size_t block = 0; block < after.size(); block += layout.BlockBytes()) {
-      const auto begin = static_cast<std::ptrdiff_t>(block + slice * layout.SliceBytes());
-      const auto size = static_cast<std::ptrdiff_t>(layout.SliceBytes());
-      EXPECT_TRUE(std::equal(after.begin() + begin, after.begin() + begin + size,
-                             hook.kv[slice].begin() + begin))
-          << slice;
-    }
-  }
+  EXPECT_EQ(on.fixture.model().layout().num_layers, on.fixture.model().config().num_slices());
+  ToldSlices slices(on.fixture, 20);
+  ASSERT_TRUE(on.fixture.Run({{0, 0, RandomTokens(20, 3)}}, false, &slices).ok());
+  slices.ExpectAllFinal();
 }
 
 // A NaN in one sequence's state is that sequence's alone.

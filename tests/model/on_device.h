@@ -2,7 +2,10 @@
 #ifndef BATON_TESTS_MODEL_ON_DEVICE_H_
 #define BATON_TESTS_MODEL_ON_DEVICE_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <span>
 #include <string>
@@ -64,6 +67,51 @@ inline std::vector<TokenId> RandomTokens(size_t count, uint64_t seed) {
   std::vector<TokenId> out(count);
   for (TokenId& token : out) token = static_cast<TokenId>(random() % 263);
   return out;
+}
+
+// The bytes of a sequence's blocks, copied as a hand-off copies them.
+inline void CopyBlocks(ModelFixture& from, ModelFixture& to, uint32_t sequence,
+                       uint32_t num_tokens) {
+  const kv::KvLayout& layout = *from.view().layout;
+  const auto copy = [&](std::span<const uint32_t> source, std::span<const uint32_t> dest,
+                        size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      std::memcpy(to.view().base + dest[i] * layout.BlockStride(),
+                  from.view().base + source[i] * layout.BlockStride(), layout.BlockBytes());
+    }
+  };
+  copy(from.Blocks(sequence, num_tokens), to.Blocks(sequence, num_tokens),
+       layout.BlocksFor(num_tokens));
+  copy(from.StateBlocks(sequence), to.StateBlocks(sequence), layout.state_blocks);
+}
+
+// A prompt of any length in odd chunks, handed over as blocks, then decoded elsewhere: the bits of
+// one device that computes it whole. `load` gives an OnDevice.
+template <typename Load>
+void ExpectToGoOnFromBlocksAlone(const Load& load) {
+  const std::vector<TokenId> tokens = RandomTokens(90, TestSeed());
+  const std::span<const TokenId> all(tokens);
+  for (const uint32_t prompt : {1u, 3u, 16u, 17u, 70u}) {
+    OnDevice whole = load();
+    OnDevice p = load();
+    OnDevice d = load();
+    ASSERT_TRUE(p.fixture.status().ok()) << p.fixture.status();
+    const auto expected = whole.fixture.Run({{0, 0, all.first(prompt + 6)}}, /*all_rows=*/true);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    uint32_t size = 1;
+    for (uint32_t begin = 0; begin < prompt; begin += size, size = 2 * size + 1) {
+      size = std::min(size, prompt - begin);
+      ASSERT_TRUE(p.fixture.Run({{0, begin, all.subspan(begin, size)}}).ok());
+    }
+    CopyBlocks(p.fixture, d.fixture, 0, prompt);
+    for (uint32_t i = prompt; i < prompt + 6; ++i) {
+      const auto got = d.fixture.Run({{0, i, all.subspan(i, 1)}});
+      ASSERT_TRUE(got.ok()) << got.status();
+      EXPECT_TRUE(std::equal(got->begin(), got->end(), expected->begin() + i * got->size()))
+          << "prompt " << prompt << " position " << i;
+    }
+    EXPECT_EQ(d.fixture.KvBytes(0, prompt + 6), whole.fixture.KvBytes(0, prompt + 6)) << prompt;
+  }
 }
 
 // Steps of a tiny model have the same bits whether its matrices are packed on the device or bf16.

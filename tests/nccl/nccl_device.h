@@ -66,7 +66,7 @@ inline std::byte* AddBuffer(device::Accelerator* device, size_t size_bytes, bool
                             KvDevice* made) {
   device->MakeCurrent();
   StatusOr<device::DeviceBuffer> buffer =
-      is_shared ? device::DeviceBuffer::CreateShared(device, size_bytes, "KV blocks")
+      is_shared ? CreateSharedBuffer(device, size_bytes, "KV blocks")
                 : device::DeviceBuffer::Create(device, size_bytes, "KV blocks");
   BATON_CHECK(buffer.ok(), "{}", buffer.status().ToString());
   std::memset(buffer->data(), 0, size_bytes);

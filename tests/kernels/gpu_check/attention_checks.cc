@@ -73,11 +73,8 @@ absl::Status Launch(const DeviceBody& body, const LaunchedCase& launched, Attent
   DeviceArray<uint32_t> counts(body,
                                std::vector<uint32_t>{static_cast<uint32_t>(plan.prefill.size()),
                                                      static_cast<uint32_t>(plan.decode.size())});
-  for (const absl::Status& status :
-       {q.status(), out.status(), blocks.status(), lists.status(), prefill.status(),
-        decode.status(), partials.status(), arrivals.status(), counts.status()}) {
-    BATON_RETURN_IF_ERROR(status);
-  }
+  BATON_RETURN_IF_ERROR(
+      FirstFailure(q, out, blocks, lists, prefill, decode, partials, arrivals, counts));
   cuda::AttentionParams params = {.q = q.data(),
                                   .out = out.data(),
                                   .kv = batch.blocks().kv(),

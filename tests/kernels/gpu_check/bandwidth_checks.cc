@@ -46,9 +46,7 @@ absl::Status CheckLoops(const DeviceBody& body, size_t num_vecs) {
   DeviceArray<Vec16> from(body, num_vecs);
   DeviceArray<Vec16> to(body, num_vecs);
   DeviceArray<Vec16> sums(body, size_t{kCtas} * kLoopThreads);
-  BATON_RETURN_IF_ERROR(from.status());
-  BATON_RETURN_IF_ERROR(to.status());
-  BATON_RETURN_IF_ERROR(sums.status());
+  BATON_RETURN_IF_ERROR(FirstFailure(from, to, sums));
   const FillParams fill = {from.data(), num_vecs, kCtas, 7, 0.25f, 2.0f};
   const std::vector<Vec16> expected = RandomVecs(fill);
   BATON_RETURN_IF_ERROR(body.loops().fill(fill, nullptr));

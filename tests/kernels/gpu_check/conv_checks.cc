@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "kernels/cuda/conv_reference.h"
-#include "kernels/math.h"
 #include "src/base/status.h"
 #include "tests/kernels/gpu_check/device_array.h"
 #include "tests/kernels/gpu_check/differences.h"
@@ -22,6 +21,7 @@ using simt_test::Chunk;
 using simt_test::HeadShape;
 using simt_test::HostBlocks;
 using simt_test::RandomBf16;
+using simt_test::RandomFloats;
 
 struct ConvCase {
   const char* name;
@@ -41,9 +41,7 @@ struct ConvBatch {
       }
     }
     bcx = RandomBf16(sequences.size() * 3 * c.channels, 26);
-    for (const Bf16 value : RandomBf16(size_t{c.channels} * c.num_taps, 27)) {
-      taps.push_back(FloatFromBf16(value.bits) * 0.37f);
-    }
+    taps = RandomFloats(size_t{c.channels} * c.num_taps, 27, 0.37f);
     const std::vector<Bf16> stored = RandomBf16(old_blocks.size() / sizeof(Bf16), 28);
     std::memcpy(old_blocks.data(), stored.data(), stored.size() * sizeof(Bf16));
     params = {.bcx = bcx.data(),
@@ -84,11 +82,7 @@ absl::Status CheckConv(const DeviceBody& body, const ConvCase& c) {
   DeviceArray<uint32_t> lists(body, batch.blocks.lists());
   DeviceArray<std::byte> blocks(body, batch.old_blocks);
   DeviceArray<Bf16> out(body, out_size);
-  for (const absl::Status& status :
-       {bcx.status(), taps.status(), positions.status(), sequences.status(), lists.status(),
-        blocks.status(), out.status()}) {
-    BATON_RETURN_IF_ERROR(status);
-  }
+  BATON_RETURN_IF_ERROR(FirstFailure(bcx, taps, positions, sequences, lists, blocks, out));
   params.bcx = bcx.data();
   params.taps = taps.data();
   params.positions = positions.data();

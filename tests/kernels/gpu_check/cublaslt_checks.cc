@@ -49,10 +49,7 @@ absl::Status CheckSmallProduct(const StageInput& input, const LtHandle& handle) 
   DeviceArray<Bf16> w_device(input.body, w);
   DeviceArray<Bf16> y(input.body, size_t{kM} * kN);
   DeviceArray<std::byte> workspace(input.body, kWorkspaceBytes);
-  BATON_RETURN_IF_ERROR(x_device.status());
-  BATON_RETURN_IF_ERROR(w_device.status());
-  BATON_RETURN_IF_ERROR(y.status());
-  BATON_RETURN_IF_ERROR(workspace.status());
+  BATON_RETURN_IF_ERROR(FirstFailure(x_device, w_device, y, workspace));
   BATON_ASSIGN_OR_RETURN(const auto product, LtProduct::Create(handle, {.n = kN, .k = kK}));
   BATON_ASSIGN_OR_RETURN(const auto algorithms, AlgorithmsFor(*product, kM));
   BATON_RETURN_IF_ERROR(product->Multiply(algorithms[0],

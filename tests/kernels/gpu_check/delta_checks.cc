@@ -21,6 +21,7 @@ using cuda::DeltaSpan;
 using cuda::kPaddingRow;
 using kv::KvLayout;
 using simt_test::RandomBf16;
+using simt_test::RandomFloats;
 
 struct DeltaCase {
   const char* name;
@@ -28,14 +29,6 @@ struct DeltaCase {
   uint32_t num_kv_heads;         // of attention, which decides the slices
   std::vector<DeltaSpan> spans;  // rows without gaps; two rows of padding follow
 };
-
-std::vector<float> RandomFloats(size_t count, uint64_t seed, float scale) {
-  std::vector<float> out;
-  for (const Bf16 value : RandomBf16(count, seed)) {
-    out.push_back(FloatFromBf16(value.bits) * scale);
-  }
-  return out;
-}
 
 // The batch on the host. States are those of consecutive blocks, copies those after all states.
 struct DeltaBatch {
@@ -127,12 +120,8 @@ absl::Status CheckNet(const DeviceBody& body, const DeltaCase& c) {
   DeviceArray<float> inputs(body, batch.x.size());
   DeviceArray<Bf16> out(body, out_size);
   DeviceArray<float> arena(body, batch.arena);
-  for (const absl::Status& status :
-       {x.status(), z.status(), gates.status(), taps.status(), rates.status(), dt_bias.status(),
-        norm.status(), spans.status(), row_spans.status(), states.status(), copies.status(),
-        broken.status(), inputs.status(), out.status(), arena.status()}) {
-    BATON_RETURN_IF_ERROR(status);
-  }
+  BATON_RETURN_IF_ERROR(FirstFailure(x, z, gates, taps, rates, dt_bias, norm, spans, row_spans,
+                                     states, copies, broken, inputs, out, arena));
   params.x = x.data();
   params.z = z.data();
   params.gates = gates.data();

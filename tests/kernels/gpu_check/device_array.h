@@ -49,6 +49,14 @@ class DeviceArray {
   absl::Status status_;
 };
 
+// The first failure of some arrays.
+template <typename... Arrays>
+absl::Status FirstFailure(const Arrays&... arrays) {
+  absl::Status first;
+  (first.Update(arrays.status()), ...);
+  return first;
+}
+
 }  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_DEVICE_ARRAY_H_

@@ -57,10 +57,7 @@ class DividedProduct {
         y_(input.body, size_t{rows_} * shape_.n),
         partials_(input.body, cuda::kGemmMaxPartialBytes),
         counters_(input.body, std::vector<uint32_t>(cuda::kGemmCounters)) {
-    for (const absl::Status& status :
-         {w_.status(), x_.status(), y_.status(), partials_.status(), counters_.status()}) {
-      status_.Update(status);
-    }
+    status_.Update(FirstFailure(w_, x_, y_, partials_, counters_));
   }
   uint32_t rows() const { return rows_; }
   uint32_t num_tiles() const {

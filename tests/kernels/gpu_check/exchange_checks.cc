@@ -88,8 +88,7 @@ absl::Status CheckAllReduce(const DeviceBody& body, const Ranks& ranks, size_t n
   }
   OfRanks<float> parts(body, num_ranks, [&](uint32_t rank) { return values[rank]; });
   OfRanks<Bf16> outs(body, num_ranks, [&](uint32_t) { return num_elements; });
-  BATON_RETURN_IF_ERROR(parts.status());
-  BATON_RETURN_IF_ERROR(outs.status());
+  BATON_RETURN_IF_ERROR(FirstFailure(parts, outs));
   AllReduceParams params = {
       .ranks = ranks.view(), .parts = {}, .outs = {}, .num_elements = num_elements, .path = path};
   AllReduceParams expected = params;
@@ -125,8 +124,7 @@ absl::Status CheckGather(const DeviceBody& body, const Ranks& ranks, uint32_t nu
   }
   OfRanks<float> parts(body, num_ranks, [&](uint32_t rank) { return values[rank]; });
   DeviceArray<float> out(body, size_t{num_rows} * num_columns);
-  BATON_RETURN_IF_ERROR(parts.status());
-  BATON_RETURN_IF_ERROR(out.status());
+  BATON_RETURN_IF_ERROR(FirstFailure(parts, out));
   std::vector<float> exact(size_t{num_rows} * num_columns);
   GatherColumnsParams params = {.ranks = ranks.view(),
                                 .parts = {},

@@ -16,6 +16,7 @@ namespace {
 using cuda::Bf16;
 using cuda::ExpertTile;
 using simt_test::RandomBf16;
+using simt_test::RandomFloats;
 
 constexpr double kGemmBf16 = 4e-3;  // as in gemm_test
 
@@ -53,9 +54,7 @@ struct ExpertsInput {
   explicit ExpertsInput(const ExpertsCase& c)
       : x(RandomBf16(size_t{c.rows} * c.k, 31)),
         w(RandomBf16(size_t{c.num_experts} * c.n * c.k, 32)) {
-    for (const Bf16 value : RandomBf16(size_t{c.rows} * c.num_experts, 33)) {
-      logits.push_back(FloatFromBf16(value.bits));
-    }
+    logits = RandomFloats(size_t{c.rows} * c.num_experts, 33, 1.0f);
   }
 
   std::vector<Bf16> x;
@@ -79,12 +78,8 @@ absl::StatusOr<ExpertsResult> RunExperts(const DeviceBody& body, const ExpertsCa
   DeviceArray<uint32_t> arrivals(body, std::vector<uint32_t>{0});
   DeviceArray<Bf16> y(body, size_t{c.num_pairs()} * c.n);
   DeviceArray<Bf16> out(body, size_t{c.rows} * c.n);
-  for (const absl::Status& status :
-       {x.status(), w.status(), logits.status(), experts.status(), weights.status(), slots.status(),
-        slot_rows.status(), begins.status(), tiles.status(), num_tiles.status(), arrivals.status(),
-        y.status(), out.status()}) {
-    BATON_RETURN_IF_ERROR(status);
-  }
+  BATON_RETURN_IF_ERROR(FirstFailure(x, w, logits, experts, weights, slots, slot_rows, begins,
+                                     tiles, num_tiles, arrivals, y, out));
   BATON_RETURN_IF_ERROR(table.route(
       {logits.data(), experts.data(), weights.data(), c.rows, c.num_experts, c.top_k}, nullptr));
   BATON_RETURN_IF_ERROR(table.sort_pairs(
@@ -125,18 +120,12 @@ absl::Status CheckOrder(const ExpertsCase& c, const ExpertsInput& input, Experts
 
 // Route by scores has the bits of its reference too.
 absl::Status CheckScores(const DeviceBody& body, const ExpertsCase& c, const ExpertsInput& input) {
-  std::vector<float> biases;
-  for (const Bf16 value : RandomBf16(c.num_experts, 34)) {
-    biases.push_back(FloatFromBf16(value.bits) * 0.25f);
-  }
+  const std::vector<float> biases = RandomFloats(c.num_experts, 34, 0.25f);
   DeviceArray<float> logits(body, input.logits);
   DeviceArray<float> bias(body, biases);
   DeviceArray<uint32_t> experts(body, c.num_pairs());
   DeviceArray<float> weights(body, c.num_pairs());
-  for (const absl::Status& status :
-       {logits.status(), bias.status(), experts.status(), weights.status()}) {
-    BATON_RETURN_IF_ERROR(status);
-  }
+  BATON_RETURN_IF_ERROR(FirstFailure(logits, bias, experts, weights));
   cuda::RouteParams params = {
       logits.data(),
       experts.data(),

@@ -55,12 +55,8 @@ class ExpertsTiming {
         tiles_(input.body, MaxTiles()),
         num_tiles_(input.body, 1),
         arrivals_(input.body, std::vector<uint32_t>{0}) {
-    for (const absl::Status& status :
-         {logits_.status(), w_.status(), x_.status(), y_.status(), experts_.status(),
-          weights_.status(), slots_.status(), slot_rows_.status(), begins_.status(),
-          tiles_.status(), num_tiles_.status(), arrivals_.status()}) {
-      if (status_.ok()) status_ = status;
-    }
+    status_.Update(FirstFailure(logits_, w_, x_, y_, experts_, weights_, slots_, slot_rows_,
+                                begins_, tiles_, num_tiles_, arrivals_));
     if (status_.ok()) status_ = Sort();
   }
 

@@ -33,10 +33,7 @@ GemmTiming::GemmTiming(const StageInput& input, const ProductShape& shape, uint3
       counters_(input.body, std::vector<uint32_t>(cuda::kGemmCounters)),
       squares_(input.body, std::vector<float>(
                                size_t{cuda::kMaxNormedRows} * std::max(shape.n, shape.k) / 8, 1)) {
-  for (const absl::Status& status : {w_.status(), x_.status(), y_.status(), unpacked_.status(),
-                                     partials_.status(), counters_.status(), squares_.status()}) {
-    if (status_.ok()) status_ = status;
-  }
+  status_.Update(FirstFailure(w_, x_, y_, unpacked_, partials_, counters_, squares_));
 }
 
 cuda::GemmParams GemmTiming::ParamsOf(uint32_t m, cuda::GemmPath path) {
@@ -118,10 +115,7 @@ absl::Status GemmTiming::AddRoped(const TimedCase& named, uint32_t m, Report& re
   DeviceArray<cuda::Bf16> q(body, size_t{m} * model.num_heads * model.head_dim);
   DeviceArray<uint32_t> arrivals(
       body, std::vector<uint32_t>(cuda::RopeArrivals(model.num_heads, model.num_kv_heads)));
-  for (const absl::Status& status : {sequences.status(), positions.status(), cos_sin.status(),
-                                     blocks.status(), q.status(), arrivals.status()}) {
-    BATON_RETURN_IF_ERROR(status);
-  }
+  BATON_RETURN_IF_ERROR(FirstFailure(sequences, positions, cos_sin, blocks, q, arrivals));
   kv.base = blocks.data();
   const cuda::RopeAppendParams rope = {.qkv = y_.data(),
                                        .q_norm = nullptr,

@@ -98,7 +98,7 @@ Status HandOffSide::MakePool() {
     rank->MakeCurrent();
     BATON_ASSIGN_OR_RETURN(buffers_.emplace_back(),
                            options_.kind == TransportKind::kCudaIpc
-                               ? DeviceBuffer::CreateShared(rank, size_bytes, "KV blocks")
+                               ? CreateSharedBuffer(rank, size_bytes, "KV blocks")
                                : DeviceBuffer::Create(rank, size_bytes, "KV blocks"));
     memory_.ranks.push_back(buffers_.back().data());
   }

@@ -76,8 +76,7 @@ absl::Status CheckGateMul(const DeviceBody& body, const RowShape& shape, bool is
   const std::vector<Bf16> gate_up = RandomBf16(size_t{2} * shape.rows * shape.dim, 4, 4.0f);
   DeviceArray<Bf16> in(body, gate_up);
   DeviceArray<Bf16> out(body, gate_up.size() / 2);
-  BATON_RETURN_IF_ERROR(in.status());
-  BATON_RETURN_IF_ERROR(out.status());
+  BATON_RETURN_IF_ERROR(FirstFailure(in, out));
   const cuda::GateMulParams params = {in.data(), out.data(), shape.rows, shape.dim};
   const cuda::GateMulParams host = {gate_up.data(), nullptr, shape.rows, shape.dim};
   BATON_RETURN_IF_ERROR(is_gelu ? body.kernels().gelu_mul(params, nullptr)
@@ -112,9 +111,7 @@ absl::Status CheckEmbed(const DeviceBody& body, const RowShape& shape) {
   DeviceArray<uint32_t> fed_device(body, fed);
   BATON_RETURN_IF_ERROR(fed_device.status());
   DeviceArray<Bf16> out(body, size_t{shape.rows} * shape.dim);
-  BATON_RETURN_IF_ERROR(table_device.status());
-  BATON_RETURN_IF_ERROR(ids_device.status());
-  BATON_RETURN_IF_ERROR(out.status());
+  BATON_RETURN_IF_ERROR(FirstFailure(table_device, ids_device, out));
   BATON_RETURN_IF_ERROR(
       body.kernels().embed({table_device.data(), ids_device.data(), out.data(), shape.rows, kIds,
                             shape.dim, kScale, fed_device.data()},
@@ -152,11 +149,7 @@ absl::Status CheckGemm(const StageInput& input, const GemmCase& c, double& error
   DeviceArray<float> y(body, size_t{c.m} * c.n);
   DeviceArray<std::byte> partials(body, cuda::GemmPartialBytes(c.m, c.n, c.k));
   DeviceArray<uint32_t> counters(body, std::vector<uint32_t>(cuda::kGemmCounters));
-  BATON_RETURN_IF_ERROR(x_device.status());
-  BATON_RETURN_IF_ERROR(w_device.status());
-  BATON_RETURN_IF_ERROR(y.status());
-  BATON_RETURN_IF_ERROR(partials.status());
-  BATON_RETURN_IF_ERROR(counters.status());
+  BATON_RETURN_IF_ERROR(FirstFailure(x_device, w_device, y, partials, counters));
   BATON_RETURN_IF_ERROR(
       body.kernels().gemm_bf16({.x = x_device.data(),
                                 .w = w_device.data(),
@@ -204,10 +197,7 @@ absl::Status CheckGated(const StageInput& input, const GemmCase& c, cuda::GateKi
   DeviceArray<Bf16> gated(body, size_t{c.m} * c.n / 2);
   DeviceArray<std::byte> partials(body, cuda::GemmPartialBytes(c.m, c.n, c.k));
   DeviceArray<uint32_t> counters(body, std::vector<uint32_t>(cuda::kGemmCounters));
-  for (const absl::Status& status : {x.status(), w.status(), gate_up.status(), wanted.status(),
-                                     gated.status(), partials.status(), counters.status()}) {
-    BATON_RETURN_IF_ERROR(status);
-  }
+  BATON_RETURN_IF_ERROR(FirstFailure(x, w, gate_up, wanted, gated, partials, counters));
   cuda::GemmParams params = {.x = x.data(),
                              .w = w.data(),
                              .y_bf16 = gate_up.data(),
@@ -226,8 +216,7 @@ absl::Status CheckGated(const StageInput& input, const GemmCase& c, cuda::GateKi
   BATON_RETURN_IF_ERROR(body.kernels().gemm_gated({params, gate}, nullptr));
   const std::vector<Bf16> got = gated.Values();
   const std::vector<Bf16> expected = wanted.Values();
-  BATON_RETURN_IF_ERROR(gated.status());
-  BATON_RETURN_IF_ERROR(wanted.status());
+  BATON_RETURN_IF_ERROR(FirstFailure(gated, wanted));
   return ExpectSameBits("gated, by two launches", got, expected);
 }
 

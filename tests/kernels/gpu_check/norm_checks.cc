@@ -44,13 +44,8 @@ struct NormArrays {
         counters(body, std::vector<uint32_t>(cuda::kGemmCounters)) {}
 
   absl::Status status() const {
-    for (const absl::Status& one :
-         {x.status(), w.status(), w_gates.status(), weight.status(), residual.status(),
-          other_residual.status(), added.status(), normed.status(), gated.status(),
-          other_gated.status(), squares.status(), partials.status(), counters.status()}) {
-      BATON_RETURN_IF_ERROR(one);
-    }
-    return absl::OkStatus();
+    return FirstFailure(x, w, w_gates, weight, residual, other_residual, added, normed, gated,
+                        other_gated, squares, partials, counters);
   }
   cuda::GemmParams Product(const NormCase& c, Bf16* y) {
     return {.x = x.data(),

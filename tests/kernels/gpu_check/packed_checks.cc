@@ -134,10 +134,7 @@ absl::Status CheckExperts(const DeviceBody& body, const ExpertsInput& in, uint32
   DeviceArray<uint32_t> num_tiles(body, std::vector<uint32_t>{2});
   DeviceArray<Bf16> y(body, slot_rows.size() * kRowsOfExpert);
   DeviceArray<Bf16> packed_y(body, slot_rows.size() * kRowsOfExpert);
-  for (const absl::Status& status :
-       {rows.status(), tiles_device.status(), num_tiles.status(), y.status(), packed_y.status()}) {
-    BATON_RETURN_IF_ERROR(status);
-  }
+  BATON_RETURN_IF_ERROR(FirstFailure(rows, tiles_device, num_tiles, y, packed_y));
   cuda::GroupedGemmParams params = {.x = in.x,
                                     .slot_rows = rows.data(),
                                     .w = in.weights,
@@ -153,8 +150,7 @@ absl::Status CheckExperts(const DeviceBody& body, const ExpertsInput& in, uint32
   BATON_RETURN_IF_ERROR(body.kernels().grouped_packed({params, in.packed}, nullptr));
   const std::vector<Bf16> got = packed_y.Values();
   const std::vector<Bf16> wanted = y.Values();
-  BATON_RETURN_IF_ERROR(packed_y.status());
-  BATON_RETURN_IF_ERROR(y.status());
+  BATON_RETURN_IF_ERROR(FirstFailure(packed_y, y));
   return ExpectSameBits(fmt::format("experts in tiles of {} rows by those of bf16", tile_rows), got,
                         wanted);
 }
@@ -175,11 +171,8 @@ absl::Status CheckMatrix(const DeviceBody& body, const PackedMatrixCase& matrix,
   DeviceArray<float> y(body, size_t{shape.m} * shape.n);
   DeviceArray<std::byte> partials(body, cuda::GemmPartialBytes(shape.m, shape.n, shape.k));
   DeviceArray<uint32_t> counters(body, std::vector<uint32_t>(cuda::kGemmCounters));
-  for (const absl::Status& status :
-       {tiles_device.status(), unpacked.status(), x_device.status(), ids_device.status(),
-        rows.status(), packed_y.status(), y.status(), partials.status(), counters.status()}) {
-    BATON_RETURN_IF_ERROR(status);
-  }
+  BATON_RETURN_IF_ERROR(FirstFailure(tiles_device, unpacked, x_device, ids_device, rows, packed_y,
+                                     y, partials, counters));
   const cuda::PackedMatrixView view = {tiles_device.data(), matrix.format};
   BATON_RETURN_IF_ERROR(
       table.unpack({.w = view, .out = unpacked.data(), .n = shape.n, .k = shape.k}, nullptr));
@@ -221,10 +214,7 @@ absl::Status CheckMatrix(const DeviceBody& body, const PackedMatrixCase& matrix,
   BATON_RETURN_IF_ERROR(ExpectSame("embedded", rows.Values(), expected_rows));
   const std::vector<float> got = packed_y.Values();
   const std::vector<float> wanted = y.Values();
-  for (const absl::Status& status :
-       {unpacked.status(), rows.status(), packed_y.status(), y.status()}) {
-    BATON_RETURN_IF_ERROR(status);
-  }
+  BATON_RETURN_IF_ERROR(FirstFailure(unpacked, rows, packed_y, y));
   return ExpectSameBits("the product by that of bf16", got, wanted);
 }
 

@@ -22,6 +22,7 @@ using simt_test::Chunk;
 using simt_test::HeadShape;
 using simt_test::HostBlocks;
 using simt_test::RandomBf16;
+using simt_test::RandomFloats;
 
 constexpr double kRotated = 5e-6;  // of a pair's products, as in rope_append_kernel_test
 
@@ -47,9 +48,7 @@ struct RopeBatch {
     qkv = RandomBf16(sequences.size() * NumHeads() * dim, 21);
     norms = RandomBf16(2 * dim, 22);
     const size_t num_positions = size_t{blocks.max_blocks()} * shape.block_size;
-    for (const Bf16 value : RandomBf16(num_positions * dim, 23)) {
-      cos_sin.push_back(FloatFromBf16(value.bits) * 0.125f);
-    }
+    cos_sin = RandomFloats(num_positions * dim, 23, 0.125f);
     params = {.qkv = qkv.data(),
               .q_norm = c.q_norm ? norms.data() : nullptr,
               .k_norm = c.k_norm ? norms.data() + dim : nullptr,
@@ -101,11 +100,7 @@ absl::StatusOr<RopeResult> RunWith(const DeviceBody& body, const RopeBatch& batc
   DeviceArray<uint32_t> lists(body, batch.blocks.lists());
   DeviceArray<std::byte> blocks(body, batch.blocks.bytes());
   DeviceArray<Bf16> q(body, size_t{params.num_rows} * params.num_heads * dim);
-  for (const absl::Status& status :
-       {qkv.status(), norms.status(), cos_sin.status(), positions.status(), sequences.status(),
-        lists.status(), blocks.status(), q.status()}) {
-    BATON_RETURN_IF_ERROR(status);
-  }
+  BATON_RETURN_IF_ERROR(FirstFailure(qkv, norms, cos_sin, positions, sequences, lists, blocks, q));
   params.qkv = qkv.data();
   if (params.q_norm != nullptr) params.q_norm = norms.data();
   if (params.k_norm != nullptr) params.k_norm = norms.data() + dim;
@@ -117,8 +112,7 @@ absl::StatusOr<RopeResult> RunWith(const DeviceBody& body, const RopeBatch& batc
   params.kv.base = blocks.data() + batch.blocks.LayerOffset();
   BATON_RETURN_IF_ERROR(launch(params, qkv.data()));
   RopeResult result = {q.Values(), blocks.Values()};
-  BATON_RETURN_IF_ERROR(q.status());
-  BATON_RETURN_IF_ERROR(blocks.status());
+  BATON_RETURN_IF_ERROR(FirstFailure(q, blocks));
   return result;
 }
 
@@ -278,10 +272,7 @@ absl::Status CheckJoinedRope(const DeviceBody& body, const JoinedCase& c) {
   DeviceArray<uint32_t> counters(body, std::vector<uint32_t>(cuda::kGemmCounters));
   DeviceArray<uint32_t> arrivals(body, std::vector<uint32_t>(cuda::RopeArrivals(
                                            c.rope.shape.num_heads, c.rope.shape.num_kv_heads)));
-  for (const absl::Status& status :
-       {x.status(), w.status(), partials.status(), counters.status(), arrivals.status()}) {
-    BATON_RETURN_IF_ERROR(status);
-  }
+  BATON_RETURN_IF_ERROR(FirstFailure(x, w, partials, counters, arrivals));
   cuda::GemmParams product = {.x = x.data(),
                               .w = w.data(),
                               .m = m,

@@ -46,9 +46,7 @@ absl::Status CheckBatch(const DeviceBody& body, const SampleBatch& batch) {
   DeviceArray<float> logits(body, batch.logits);
   DeviceArray<RowSampling> rows(body, batch.rows);
   DeviceArray<uint32_t> tokens(body, batch.rows.size());
-  BATON_RETURN_IF_ERROR(logits.status());
-  BATON_RETURN_IF_ERROR(rows.status());
-  BATON_RETURN_IF_ERROR(tokens.status());
+  BATON_RETURN_IF_ERROR(FirstFailure(logits, rows, tokens));
   BATON_RETURN_IF_ERROR(body.kernels().sample({.logits = logits.data(),
                                                .rows = rows.data(),
                                                .tokens = tokens.data(),

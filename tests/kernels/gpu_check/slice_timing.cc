@@ -33,10 +33,7 @@ class SliceTiming {
         keys_(input.body, Keys()),
         expected_(input.body, num_slices),
         checksums_(input.body, num_slices) {
-    for (const absl::Status& status : {blocks_.status(), staging_.status(), places_.status(),
-                                       keys_.status(), expected_.status(), checksums_.status()}) {
-      if (status_.ok()) status_ = status;
-    }
+    status_.Update(FirstFailure(blocks_, staging_, places_, keys_, expected_, checksums_));
   }
 
   absl::Status Add(bool is_gather, Report& report) {

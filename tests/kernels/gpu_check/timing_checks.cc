@@ -134,11 +134,8 @@ class AttentionTiming {
         partials_(input.body, plan_.num_partials * cuda::AttentionPartialBytes(shape_.head_dim)),
         arrivals_(input.body, std::vector<uint32_t>(plan_.num_arrivals)) {
     kv_.block_stride_bytes = 2 * kv_.ValueOffset();
-    for (const absl::Status& status :
-         {memory_.status(), q_.status(), out_.status(), block_lists_.status(), prefill_.status(),
-          decode_.status(), counts_.status(), partials_.status(), arrivals_.status()}) {
-      if (status_.ok()) status_ = status;
-    }
+    status_.Update(FirstFailure(memory_, q_, out_, block_lists_, prefill_, decode_, counts_,
+                                partials_, arrivals_));
   }
 
   // Prompts by mma.sync, or by wgmma.
@@ -269,11 +266,7 @@ class RowTiming {
         ids_(input.body, Ascending(rows)),
         zeros_(input.body, std::vector<uint32_t>(rows)),
         lists_(input.body, Ascending(num_blocks_)) {
-    for (const absl::Status& status :
-         {in_.status(), residual_.status(), out_.status(), kv_.status(), cos_sin_.status(),
-          taps_.status(), ids_.status(), zeros_.status(), lists_.status()}) {
-      if (status_.ok()) status_ = status;
-    }
+    status_.Update(FirstFailure(in_, residual_, out_, kv_, cos_sin_, taps_, ids_, zeros_, lists_));
   }
 
   absl::Status AddAll(Report& report) {

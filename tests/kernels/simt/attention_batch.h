@@ -4,14 +4,18 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "fmt/format.h"
+#include "gtest/gtest.h"
 
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/attention_reference.h"
 #include "kernels/cuda/kernel_reference.h"
 #include "kernels/cuda/kernel_table.h"
+#include "kernels/simt/run_options.h"
 #include "tests/kernels/simt/device_values.h"
 #include "tests/kernels/simt/host_blocks.h"
 #include "tests/kernels/simt/other_gpus.h"
@@ -151,6 +155,33 @@ class AttentionBatch {
   AttentionCase case_;
   simt_test::AttentionInputs inputs_;
   uint32_t num_rows_;
+};
+
+// The quick arithmetic, for sweeps over many shapes.
+inline simt::RunOptions Quick() {
+  simt::RunOptions options;
+  options.tensor_math = simt::TensorMath::kFloat;
+  options.detect_races = false;
+  return options;
+}
+
+// The first difference between two results, poison of rows that are no chunk's included, or "".
+inline std::string FirstDifference(const std::vector<Bf16>& got,
+                                   const std::vector<Bf16>& expected) {
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (got[i].bits == expected[i].bits) continue;
+    return fmt::format("element {} is {:#x}, not {:#x}", i, got[i].bits, expected[i].bits);
+  }
+  return "";
+}
+
+// Tests with K and V in bf16, and in fp8.
+class TestOfElement : public testing::TestWithParam<KvElement> {
+ protected:
+  static AttentionCase Of(AttentionCase c) {
+    c.element = GetParam();
+    return c;
+  }
 };
 
 }  // namespace baton::kernels::cuda

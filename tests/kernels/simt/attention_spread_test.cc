@@ -24,28 +24,10 @@ std::string Check(AttentionCase c) {
   c.is_spread = true;
   const absl::StatusOr<std::vector<Bf16>> got = AttentionBatch(c).Run();
   if (!got.ok()) return std::string(got.status().message());
-  for (size_t i = 0; i < got->size(); ++i) {
-    if ((*got)[i].bits == (*expected)[i].bits) continue;
-    return fmt::format("element {} is {:#x}, not {:#x}", i, (*got)[i].bits, (*expected)[i].bits);
-  }
-  return "";
+  return FirstDifference(*got, *expected);
 }
 
-RunOptions Quick() {
-  RunOptions options;
-  options.tensor_math = simt::TensorMath::kFloat;
-  options.detect_races = false;
-  return options;
-}
-
-// K and V in bf16, and in fp8.
-class AttentionSpread : public testing::TestWithParam<KvElement> {
- protected:
-  static AttentionCase Of(AttentionCase c) {
-    c.element = GetParam();
-    return c;
-  }
-};
+class AttentionSpread : public TestOfElement {};
 
 constexpr uint32_t kDims[] = {64, 128, 256};
 constexpr uint32_t kBlockSizes[] = {16, 32, 64};

@@ -29,14 +29,6 @@ using testing::HasSubstr;
 constexpr double kAttention = 3e-3;  // relative, in the Euclidean norm, against double
 constexpr uint16_t kPoison = 0xFFFF;
 
-// The quick arithmetic: for shapes of which no bits are compared.
-RunOptions Quick() {
-  RunOptions options;
-  options.tensor_math = simt::TensorMath::kFloat;
-  options.detect_races = false;
-  return options;
-}
-
 // The first difference from what the kernels promise, or ""; the worst relative error of a case.
 std::string Check(const AttentionCase& c, double* worst = nullptr) {
   AttentionBatch batch(c);
@@ -101,13 +93,7 @@ constexpr uint32_t kDims[] = {64, 128, 256};
 constexpr uint32_t kBlockSizes[] = {16, 32, 64};
 
 // K and V in bf16, and in fp8: the same rules, over the values that are stored.
-class AttentionOf : public testing::TestWithParam<KvElement> {
- protected:
-  static AttentionCase Of(AttentionCase c) {
-    c.element = GetParam();
-    return c;
-  }
-};
+class AttentionOf : public TestOfElement {};
 
 TEST_P(AttentionOf, DecodeFollowsTheReference) {
   ScopedRunOptions quick(Quick());

@@ -29,27 +29,10 @@ std::string Check(AttentionCase c) {
   const absl::StatusOr<std::vector<Bf16>> got = AttentionBatch(c).Run();
   if (!got.ok()) return std::string(got.status().message());
   if (simt::TotalRunStats().num_wgmma == before) return "no wgmma";
-  for (size_t i = 0; i < got->size(); ++i) {
-    if ((*got)[i].bits == (*expected)[i].bits) continue;
-    return fmt::format("element {} is {:#x}, not {:#x}", i, (*got)[i].bits, (*expected)[i].bits);
-  }
-  return "";
+  return FirstDifference(*got, *expected);
 }
 
-RunOptions Quick() {
-  RunOptions options;
-  options.tensor_math = simt::TensorMath::kFloat;
-  options.detect_races = false;
-  return options;
-}
-
-class AttentionWgmma : public testing::TestWithParam<KvElement> {
- protected:
-  static AttentionCase Of(AttentionCase c) {
-    c.element = GetParam();
-    return c;
-  }
-};
+class AttentionWgmma : public TestOfElement {};
 
 TEST_P(AttentionWgmma, UglyShapesHaveTheBitsOfMma) {
   ScopedRunOptions quick(Quick());

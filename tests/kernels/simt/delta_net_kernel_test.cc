@@ -29,6 +29,7 @@ using simt::SimBuffer;
 using simt_test::FromDevice;
 using simt_test::OnDevice;
 using simt_test::RandomBf16;
+using simt_test::RandomFloats;
 using simt_test::SameBits;
 using testing::HasSubstr;
 
@@ -56,14 +57,6 @@ struct NetResult {
   std::vector<float> arena;
   std::vector<uint32_t> broken;
 };
-
-std::vector<float> RandomFloats(size_t count, uint64_t seed, float scale) {
-  std::vector<float> out;
-  for (const Bf16 value : RandomBf16(count, seed)) {
-    out.push_back(FloatFromBf16(value.bits) * scale);
-  }
-  return out;
-}
 
 // A batch on the host. A row's inputs depend on its sequence and position only.
 class NetBatch {

@@ -25,6 +25,15 @@ inline std::vector<simt::Bf16> RandomBf16(size_t count, uint64_t seed, float sca
   return values;
 }
 
+// RandomBf16 times `scale`: values that are no bf16, unless the scale is a power of two.
+inline std::vector<float> RandomFloats(size_t count, uint64_t seed, float scale) {
+  std::vector<float> values;
+  for (const simt::Bf16 value : RandomBf16(count, seed)) {
+    values.push_back(FloatFromBf16(value.bits) * scale);
+  }
+  return values;
+}
+
 // A device buffer that holds these values.
 template <typename T>
 simt::SimBuffer OnDevice(const std::vector<T>& values, const char* name) {

@@ -36,6 +36,7 @@ using simt::SimBuffer;
 using simt_test::FromDevice;
 using simt_test::OnDevice;
 using simt_test::RandomBf16;
+using simt_test::RandomFloats;
 using simt_test::SameBits;
 using testing::HasSubstr;
 
@@ -269,8 +270,7 @@ std::string CheckCombine(uint32_t rows, uint32_t top_k, uint32_t dim) {
   const Choice c = {rows, top_k, top_k};
   const std::vector<uint32_t> slots = SortOnHost(c, 8, RandomExperts(c, false)).slots;
   const std::vector<Bf16> y = RandomBf16(slots.size() * dim, 5);
-  std::vector<float> weights;
-  for (const Bf16 value : RandomBf16(slots.size(), 6)) weights.push_back(FloatFromBf16(value.bits));
+  const std::vector<float> weights = RandomFloats(slots.size(), 6, 1.0f);
   SimBuffer y_device = OnDevice(y, "y");
   SimBuffer slots_device = OnDevice(slots, "slots");
   SimBuffer weights_device = OnDevice(weights, "weights");

@@ -17,6 +17,7 @@ namespace baton::kernels::cuda {
 using simt::SimBuffer;
 using simt_test::OnDevice;
 using simt_test::RandomBf16;
+using simt_test::RandomFloats;
 
 inline constexpr uint32_t kRopeSequences = 3;
 inline constexpr uint32_t kRopePositions = 70;
@@ -60,9 +61,7 @@ class RopeBatch {
       }
     }
     for (uint32_t i = 0; i < kRopeSequences * max_blocks_; ++i) blocks_.push_back(i * 5 % 16);
-    for (const Bf16 value : RandomBf16(size_t{kRopePositions} * c.head_dim, 7)) {
-      cos_sin_.push_back(FloatFromBf16(value.bits) * 0.125f);
-    }
+    cos_sin_ = RandomFloats(size_t{kRopePositions} * c.head_dim, 7, 0.125f);
     norms_ = RandomBf16(2 * size_t{c.head_dim}, 8);
     params_ = {.qkv = qkv_.data(),
                .q_norm = c.q_norm ? norms_.data() : nullptr,

@@ -27,6 +27,7 @@ using simt::SimBuffer;
 using simt_test::FromDevice;
 using simt_test::OnDevice;
 using simt_test::RandomBf16;
+using simt_test::RandomFloats;
 using simt_test::SameBits;
 using testing::HasSubstr;
 
@@ -71,9 +72,7 @@ class ConvBatch {
       }
     }
     for (uint32_t i = 0; i < kSequences * max_blocks_; ++i) lists_.push_back(i * 5 % kBlocks);
-    for (const Bf16 value : RandomBf16(size_t{c.channels} * c.num_taps, 7)) {
-      taps_.push_back(FloatFromBf16(value.bits) * 0.37f);  // no bf16
-    }
+    taps_ = RandomFloats(size_t{c.channels} * c.num_taps, 7, 0.37f);
     slice_bytes_ = size_t{c.block_size} * c.row_elements * sizeof(Bf16);
     params_ = {.bcx = bcx_.data(),
                .taps = taps_.data(),

@@ -217,7 +217,7 @@ TEST(SimtDeviceTest, AnotherDeviceReadsSharedMemoryAsItChanges) {
   SimtDevice owner({});
   owner.MakeCurrent();
   const std::vector<Bf16> values = RandomBf16(size_t{kRows} * kDim, 1);
-  auto table = std::make_unique<DeviceBuffer>(*DeviceBuffer::CreateShared(&owner, kBytes, "pool"));
+  auto table = std::make_unique<DeviceBuffer>(*CreateSharedBuffer(&owner, kBytes, "pool"));
   const UniqueFd fd = *owner.ExportShared(table->data());
   SimtDevice reader({});
   reader.MakeCurrent();
@@ -241,7 +241,7 @@ TEST(SimtDeviceTest, AnotherDeviceReadsSharedMemoryAsItChanges) {
 TEST(SimtDeviceTest, AKernelThatWritesToImportedMemoryIsReported) {
   SimtDevice owner({});
   owner.MakeCurrent();
-  const DeviceBuffer pool = *DeviceBuffer::CreateShared(&owner, kBytes, "pool");
+  const DeviceBuffer pool = *CreateSharedBuffer(&owner, kBytes, "pool");
   const UniqueFd fd = *owner.ExportShared(pool.data());
   SimtDevice reader({});
   reader.MakeCurrent();
@@ -266,7 +266,7 @@ TEST(SimtDeviceTest, ImportTakesOnlyWhatWasExportedWithThatSize) {
   SimtDevice owner({});
   owner.MakeCurrent();
   constexpr size_t kSize = 3 * Arena::kPageBytes;
-  const DeviceBuffer pool = *DeviceBuffer::CreateShared(&owner, kSize, "pool");
+  const DeviceBuffer pool = *CreateSharedBuffer(&owner, kSize, "pool");
   const DeviceBuffer plain = Create(&owner, kSize);
   EXPECT_EQ(owner.ExportShared(plain.data()).status().code(), absl::StatusCode::kInvalidArgument);
   const UniqueFd fd = *owner.ExportShared(pool.data());
@@ -284,7 +284,7 @@ TEST(SimtDeviceTest, ImportTakesOnlyWhatWasExportedWithThatSize) {
   const UniqueFd hollow = *CreateMemoryFile("hollow", kSize);
   ASSERT_TRUE(SealMemoryFile(hollow.get()).ok());
   EXPECT_THAT(reason(hollow, kSize), HasSubstr("only 0 of its 12288 bytes"));
-  EXPECT_EQ(DeviceBuffer::CreateShared(&owner, 0, "pool").status().code(),
+  EXPECT_EQ(CreateSharedBuffer(&owner, 0, "pool").status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -292,7 +292,7 @@ TEST(SimtDeviceTest, ImportTakesOnlyWhatWasExportedWithThatSize) {
 TEST(SimtDeviceTest, ImportsUseNoMoreAddressesOverTime) {
   SimtDevice device({});
   device.MakeCurrent();
-  const DeviceBuffer pool = *DeviceBuffer::CreateShared(&device, kBytes, "pool");
+  const DeviceBuffer pool = *CreateSharedBuffer(&device, kBytes, "pool");
   const UniqueFd fd = *device.ExportShared(pool.data());
   const std::byte* const first = *device.ImportShared(fd, kBytes);
   device.ReleaseShared(first);

@@ -12,9 +12,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "kvcache/transport/fault_transport.h"
 #include "kvcache/transport/slice_copy.h"
 #include "src/base/memory_file.h"
+#include "tests/kvcache/transport/fault_transport.h"
 #include "tests/kvcache/transport/raw_peer.h"
 #include "tests/kvcache/transport/test_rig.h"
 #include "tests/test_seed.h"
@@ -531,7 +531,7 @@ TEST(FaultTransportTest, EveryTransferIsRepairedByResending) {
   ASSERT_TRUE(p.sink->WaitUp(1));
   const FaultRatios ratios{
       .drop_slice = 0.1, .duplicate_slice = 0.1, .corrupt_slice = 0.1, .delay_slice = 0.1};
-  const auto faulty = FaultTransport::Create(p.transport.get(), ratios, TestSeed());
+  FaultTransport faulty(p.transport.get(), ratios, TestSeed());
   const Transfer transfer = MakeTransfer(1, 32, 0, 32);
   FillSource(transfer, p.blocks(), 1);
   ASSERT_TRUE(d.transport->OpenReceive(SpecFor(transfer, p.incarnation)).ok());
@@ -539,12 +539,12 @@ TEST(FaultTransportTest, EveryTransferIsRepairedByResending) {
   ASSERT_TRUE(p.sink->WaitControls(1));
   // A sender that resends everything until it is complete gets there: 96 slices, each lost 2 in 10.
   ASSERT_TRUE(Eventually([&] {
-    EXPECT_TRUE(faulty->SendSlices(d.incarnation, SlicesOf(transfer, p.blocks())).ok());
-    faulty->Release();
+    EXPECT_TRUE(faulty.SendSlices(d.incarnation, SlicesOf(transfer, p.blocks())).ok());
+    faulty.Release();
     return d.sink->Snapshot().complete.count(1) > 0;
   }));
   EXPECT_TRUE(Arrived(transfer, p.blocks(), d.blocks()));
-  const FaultCounts counts = faulty->Counts();
+  const FaultCounts counts = faulty.Counts();
   EXPECT_GT(counts.dropped, 0u);
   EXPECT_GT(counts.duplicated, 0u);
   EXPECT_GT(counts.corrupted, 0u);
@@ -557,11 +557,11 @@ TEST(FaultTransportTest, EqualSeedsGiveEqualFaults) {
   FaultCounts counts[2];
   for (FaultCounts& count : counts) {
     const auto inner = hub.Attach("w", Incarnation(1), arena.get());
-    const auto faulty = FaultTransport::Create(inner.get(), {.drop_slice = 0.5}, 42);
+    FaultTransport faulty(inner.get(), {.drop_slice = 0.5}, 42);
     std::vector<SliceRef> slices(1000);
     // No peer is there: the faults are dealt before that is found out.
-    EXPECT_FALSE(faulty->SendSlices(Incarnation(2), slices).ok());
-    count = faulty->Counts();
+    EXPECT_FALSE(faulty.SendSlices(Incarnation(2), slices).ok());
+    count = faulty.Counts();
   }
   EXPECT_EQ(counts[0].dropped, counts[1].dropped);
   EXPECT_NEAR(static_cast<double>(counts[0].dropped), 500, 100);

@@ -17,8 +17,7 @@ pub enum Dialect {
 const ECMA_DOT: &str = r"[^\n\r\u2028\u2029]";
 /// `\s` and `\S` in ECMA-262: its WhiteSpace and LineTerminator. llguidance's `\s` is Unicode's
 /// White_Space, which has U+0085 and lacks U+FEFF.
-const ECMA_SPACE: &str =
-    r"[\t-\r\x20\xA0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000\uFEFF]";
+const ECMA_SPACE: &str = r"[\t-\r\x20\xA0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000\uFEFF]";
 const ECMA_NO_SPACE: &str =
     r"[^\t-\r\x20\xA0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000\uFEFF]";
 

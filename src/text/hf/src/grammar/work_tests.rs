@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{json, Map, Value};
 
-use super::tests::{bytes_vocabulary, LIMITS};
 use super::compile::coded;
+use super::tests::{bytes_vocabulary, LIMITS};
 use super::{compile, Kind, Limits};
 use crate::budget::{self, Bounds};
 use crate::Code;

@@ -1,21 +1,44 @@
-#include "kvcache/transport/fault_transport.h"
+// FaultTransport: a KvTransport that hands everything on to another one and, by a seed, damages
+// some of the slices and control messages on their way out.
+#ifndef BATON_TESTS_KVCACHE_TRANSPORT_FAULT_TRANSPORT_H_
+#define BATON_TESTS_KVCACHE_TRANSPORT_FAULT_TRANSPORT_H_
 
+#include <cstdint>
 #include <random>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "kvcache/transport/kv_transport.h"
 #include "src/base/mutex.h"
 
 namespace baton::kv {
-namespace {
 
-// Flipped in the checksum of a corrupted slice: the receiver finds bytes that do not match.
-constexpr uint64_t kChecksumDamage = 1;
+// Share of outgoing items (0..1) that meet each fault.
+struct FaultRatios {
+  double drop_slice = 0;
+  double duplicate_slice = 0;
+  double corrupt_slice = 0;  // offered with a wrong checksum, so the receiver finds the bytes bad
+  double delay_slice = 0;    // held back until the next call or Release
+  double drop_control = 0;
+  double duplicate_control = 0;
+};
 
-// The decorator. The mutex is held for dealing out faults, not while the inner transport is called.
-class FaultTransportImpl final : public FaultTransport {
+// How often each fault was done.
+struct FaultCounts {
+  uint64_t dropped = 0;
+  uint64_t duplicated = 0;
+  uint64_t corrupted = 0;
+  uint64_t delayed = 0;
+};
+
+// See the file comment. Any thread. The mutex is held for dealing out faults, not while the inner
+// transport is called.
+class FaultTransport final : public KvTransport {
  public:
-  FaultTransportImpl(KvTransport* inner, const FaultRatios& ratios, uint64_t seed)
+  // `inner` outlives it. Equal seeds and equal calls give equal faults.
+  FaultTransport(KvTransport* inner, const FaultRatios& ratios, uint64_t seed)
       : inner_(inner), ratios_(ratios), random_(seed) {}
 
   Status Start(KvTransportSink* sink) override { return inner_->Start(sink); }
@@ -26,26 +49,19 @@ class FaultTransportImpl final : public FaultTransport {
   std::vector<LinkInfo> Links() const override { return inner_->Links(); }
 
   Status SendControl(Incarnation peer, std::string bytes) override {
-    std::vector<HeldControl> out;
+    bool twice = false;
     {
       MutexLock lock(mutex_);
-      std::swap(out, held_controls_);
       if (Happens(ratios_.drop_control)) {
         ++counts_.dropped;
-      } else if (Happens(ratios_.delay_control)) {
-        ++counts_.delayed;
-        held_controls_.push_back({peer, std::move(bytes)});
-      } else {
-        const bool twice = Happens(ratios_.duplicate_control);
-        if (twice) out.push_back({peer, bytes});
-        if (twice) ++counts_.duplicated;
-        out.push_back({peer, std::move(bytes)});
+        return OkStatus();
       }
+      twice = Happens(ratios_.duplicate_control);
+      if (twice) ++counts_.duplicated;
     }
     Status status;
-    for (HeldControl& control : out) {
-      status.Update(inner_->SendControl(control.peer, std::move(control.bytes)));
-    }
+    if (twice) status = inner_->SendControl(peer, bytes);
+    status.Update(inner_->SendControl(peer, std::move(bytes)));
     return status;
   }
 
@@ -62,41 +78,33 @@ class FaultTransportImpl final : public FaultTransport {
   void CloseSend(Incarnation peer, TransferId transfer) override {
     {
       MutexLock lock(mutex_);
-      std::erase_if(held_slices_, [&](const HeldSlice& held) {
+      std::erase_if(held_, [&](const HeldSlice& held) {
         return held.peer == peer && held.slice.transfer == transfer;
       });
     }
     inner_->CloseSend(peer, transfer);
   }
 
-  void Release() override {
-    std::vector<HeldControl> controls;
+  // Sends the slices that are held back.
+  void Release() {
     std::vector<HeldSlice> slices;
     {
       MutexLock lock(mutex_);
-      std::swap(controls, held_controls_);
-      std::swap(slices, held_slices_);
+      std::swap(slices, held_);
     }
     // A peer that is gone meanwhile gets nothing: its transfers ended with it.
-    for (HeldControl& control : controls) {
-      inner_->SendControl(control.peer, std::move(control.bytes)).IgnoreError();
-    }
     for (const HeldSlice& held : slices) {
       inner_->SendSlices(held.peer, {&held.slice, 1}).IgnoreError();
     }
   }
 
-  FaultCounts Counts() const override {
+  FaultCounts Counts() const {
     MutexLock lock(mutex_);
     return counts_;
   }
 
  private:
-  // A delayed message or slice.
-  struct HeldControl {
-    Incarnation peer;
-    std::string bytes;
-  };
+  // A delayed slice.
   struct HeldSlice {
     Incarnation peer;
     SliceRef slice;
@@ -109,7 +117,7 @@ class FaultTransportImpl final : public FaultTransport {
   }
 
   void TakeHeldLocked(Incarnation peer, std::vector<SliceRef>* out) BATON_REQUIRES(mutex_) {
-    std::erase_if(held_slices_, [&](const HeldSlice& held) {
+    std::erase_if(held_, [&](const HeldSlice& held) {
       if (held.peer != peer) return false;
       out->push_back(held.slice);
       return true;
@@ -124,12 +132,12 @@ class FaultTransportImpl final : public FaultTransport {
     }
     if (Happens(ratios_.delay_slice)) {
       ++counts_.delayed;
-      held_slices_.push_back({peer, slice});
+      held_.push_back({peer, slice});
       return;
     }
     if (Happens(ratios_.corrupt_slice)) {
       ++counts_.corrupted;
-      slice.checksum ^= kChecksumDamage;
+      slice.checksum ^= 1;  // the receiver finds bytes that do not match
     }
     out->push_back(slice);
     if (Happens(ratios_.duplicate_slice)) {
@@ -142,16 +150,10 @@ class FaultTransportImpl final : public FaultTransport {
   const FaultRatios ratios_;
   mutable Mutex mutex_;
   std::mt19937_64 random_ BATON_GUARDED_BY(mutex_);
-  std::vector<HeldControl> held_controls_ BATON_GUARDED_BY(mutex_);
-  std::vector<HeldSlice> held_slices_ BATON_GUARDED_BY(mutex_);
+  std::vector<HeldSlice> held_ BATON_GUARDED_BY(mutex_);
   FaultCounts counts_ BATON_GUARDED_BY(mutex_);
 };
 
-}  // namespace
-
-std::unique_ptr<FaultTransport> FaultTransport::Create(KvTransport* inner,
-                                                       const FaultRatios& ratios, uint64_t seed) {
-  return std::make_unique<FaultTransportImpl>(inner, ratios, seed);
-}
-
 }  // namespace baton::kv
+
+#endif  // BATON_TESTS_KVCACHE_TRANSPORT_FAULT_TRANSPORT_H_
