@@ -45,7 +45,8 @@ class LocalSessions final : public InboxSource {
   static std::shared_ptr<LocalSessions> Create();
 
   // The name where `session` may connect; "" = there is no such socket. `break_session` is called
-  // on the router's thread when the worker has sent what no worker sends.
+  // on the router's thread when the worker has sent what no worker sends, or when this process can
+  // open no more files for it.
   std::string Offer(SessionRef session, std::function<void()> break_session);
   // Nothing more is read of the session. No-op for one that is not here.
   void Forget(SessionRef session);

@@ -34,8 +34,9 @@ struct LocalListener {
 
 // Listens on a random abstract name. Unavailable: this system gives no such socket.
 StatusOr<LocalListener> ListenLocal();
-// The connection that waits; none when nobody of this process's user connected.
-UniqueFd AcceptLocal(int listener);
+// The connection that waits. Unavailable: nobody of this process's user connected.
+// ResourceExhausted: this process can open no more; the connection waits on.
+StatusOr<UniqueFd> AcceptLocal(int listener);
 
 // The worker's end.
 class LocalWriter {
