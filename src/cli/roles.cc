@@ -30,6 +30,7 @@
 #include "src/cli/site_flags.h"
 #include "src/cli/telemetry_flags.h"
 #include "src/cli/worker_flags.h"
+#include "src/rpc/protobuf_log.h"
 #include "src/worker/advertise.h"
 #include "src/worker/worker_group.h"
 
@@ -313,13 +314,16 @@ int RunWorker(WorkerRole role, const std::vector<std::string>& args) {
   WorkerGroup& workers = **group;
   signals.SetStarted();
   ReportWorkers(workers);
-  signals.Wait([&workers] { return workers.drain_asked() || !workers.failure().ok(); });
+  signals.Wait([&workers] {
+    return workers.drain_asked() || !workers.failure().ok() || rpc::HasLostPort();
+  });
   const Status drained = workers.Drain(signals.stop_now());
-  const bool is_good = drained.ok() && workers.failure().ok();
+  const bool is_good = drained.ok() && workers.failure().ok() && !rpc::HasLostPort();
   signals.LimitEnd(kEndLimit, is_good ? kExitOk : kExitFailure);
   workers.Stop();
   FlushLog();
   if (const Status failure = workers.failure(); !failure.ok()) return Fail(name, failure);
+  if (const Status lost = rpc::LostPort(); !lost.ok()) return Fail(name, lost);
   return drained.ok() ? kExitOk : Fail(name, drained);
 }
 

@@ -30,6 +30,7 @@
 #include "src/model/model_config.h"
 #include "src/model/tokenizer_metadata.h"
 #include "src/router/known_models.h"
+#include "src/rpc/protobuf_log.h"
 #include "src/text/spec_from_metadata.h"
 
 namespace baton::cli {
@@ -170,11 +171,12 @@ int RunRouter(const std::vector<std::string>& args) {
                       {"https", f.tuning.tls_http},
                       {"admin", (*router)->admin_address()},
                       {"kv", ""}});
-  signals.Wait([] { return false; });
+  signals.Wait(rpc::HasLostPort);
   (*router)->Drain([&signals] { return !signals.stop_now()->load(); });
   (*router)->Stop();
   FlushLog();
-  return kExitOk;
+  const Status lost = rpc::LostPort();
+  return lost.ok() ? kExitOk : Fail("router", lost);
 }
 
 }  // namespace baton::cli

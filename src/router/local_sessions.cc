@@ -101,9 +101,15 @@ size_t LocalSessions::num_connected() const {
 
 // The listener is closed with it: a session has one connection.
 void LocalSessions::Accept(uint64_t number, Session* session) {
-  UniqueFd connection = AcceptLocal(session->listener.get());
-  if (!connection.valid() || !Watch(connection.get(), number)) return;
-  session->reader.emplace(std::move(connection));
+  StatusOr<UniqueFd> connection = AcceptLocal(session->listener.get());
+  if (absl::IsResourceExhausted(connection.status())) {
+    // It would wake this thread again at once, for as long as it waits.
+    BATON_LOG_WARN("a session is opened anew: {}", std::string(connection.status().message()));
+    session->listener.reset();
+    return session->break_session();
+  }
+  if (!connection.ok() || !Watch(connection->get(), number)) return;
+  session->reader.emplace(*std::move(connection));
   session->listener.reset();
 }
 
@@ -130,9 +136,9 @@ void LocalSessions::ReadRest(SessionRef session, std::vector<RouterTask>* out) {
   Session* const found = Find(session);
   if (found == nullptr) return;
   if (!found->reader.has_value()) {
-    UniqueFd connection = AcceptLocal(found->listener.get());
-    if (!connection.valid()) return;
-    found->reader.emplace(std::move(connection));
+    StatusOr<UniqueFd> connection = AcceptLocal(found->listener.get());
+    if (!connection.ok()) return;
+    found->reader.emplace(*std::move(connection));
   }
   for (int i = 0; i < kMaxRestReads; ++i) {
     if (Read(found, out) != Reader::Outcome::kRead) return;

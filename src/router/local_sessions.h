@@ -44,7 +44,8 @@ class LocalSessions final : public InboxSource {
   static std::shared_ptr<LocalSessions> Create();
 
   // The name to which the worker of `session` may connect; "" = the system has no such sockets. The
-  // router's thread calls `break_session` when the worker has sent bytes that are no messages.
+  // router's thread calls `break_session` when the worker has sent bytes that are no messages, or
+  // when this process can open no more files for it.
   std::string Offer(SessionRef session, std::function<void()> break_session);
   // Stops reading a session. No-op for an unknown session.
   void Forget(SessionRef session);

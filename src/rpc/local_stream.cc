@@ -73,9 +73,13 @@ StatusOr<LocalListener> ListenLocal() {
   return listener;
 }
 
-UniqueFd AcceptLocal(int listener) {
+StatusOr<UniqueFd> AcceptLocal(int listener) {
   UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  return fd.valid() && IsOfThisUser(fd.get()) ? std::move(fd) : UniqueFd();
+  if (fd.valid() && IsOfThisUser(fd.get())) return fd;
+  const bool is_short =
+      !fd.valid() && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM);
+  if (is_short) return ResourceExhausted("a session's unix socket: {}", ErrnoText(errno));
+  return Unavailable("nobody of this user waits");
 }
 
 StatusOr<LocalWriter> LocalWriter::Connect(std::string_view name) {

@@ -34,8 +34,9 @@ struct LocalListener {
 
 // Listens on a random abstract name. Unavailable: the system has no such sockets.
 StatusOr<LocalListener> ListenLocal();
-// The waiting connection; no descriptor when no process of this user has connected.
-UniqueFd AcceptLocal(int listener);
+// The waiting connection. Unavailable: no process of this user has connected. ResourceExhausted:
+// this process can open no more files; the connection waits on.
+StatusOr<UniqueFd> AcceptLocal(int listener);
 
 // The worker's end.
 class LocalWriter {

@@ -1,5 +1,6 @@
 #include "src/rpc/protobuf_log.h"
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,6 +24,10 @@ constexpr std::string_view kNoThreadHint =
     "; the system gives no more threads (ulimit -u, TasksMax or pids.max of the control group) or "
     "memory (ulimit -v): raise the limit";
 
+// With this line gRPC stops listening on a port; it tells it in no other way.
+constexpr std::string_view kLostPort = "Failed accept4";
+std::atomic<bool> has_lost_port{false};
+
 void OnLine(google::protobuf::LogLevel /*level*/, const char* /*file*/, int /*line*/,
             const std::string& message) {
   BATON_LOG_DEBUG("protobuf: {}", message);
@@ -31,6 +36,9 @@ void OnLine(google::protobuf::LogLevel /*level*/, const char* /*file*/, int /*li
 void OnGrpcLine(gpr_log_func_args* line) {
   // Never destroyed: gRPC's threads may log during exit.
   static auto& errors = *new LineAllowance(kMaxGrpcErrors, kGrpcErrorsUs);
+  if (std::string_view(line->message).find(kLostPort) != std::string_view::npos) {
+    has_lost_port.store(true, std::memory_order_relaxed);
+  }
   std::optional<uint64_t> num_held_back;
   if (line->severity == GPR_LOG_SEVERITY_ERROR) num_held_back = errors.Take(SystemClock().NowUs());
   if (!num_held_back) {
@@ -49,5 +57,14 @@ void OnGrpcLine(gpr_log_func_args* line) {
 void TakeOverProtobufLog() { (void)google::protobuf::SetLogHandler(&OnLine); }
 
 void TakeOverGrpcLog() { gpr_set_log_function(&OnGrpcLine); }
+
+bool HasLostPort() { return has_lost_port.load(std::memory_order_relaxed); }
+
+Status LostPort() {
+  if (!HasLostPort()) return OkStatus();
+  return Unavailable(
+      "the gRPC port takes no connections any more, since one could not be accepted: too many for "
+      "the limit of open files (ulimit -n, LimitNOFILE of a systemd unit)");
+}
 
 }  // namespace baton::rpc

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "src/base/status.h"
+
 namespace baton::rpc {
 
 // A start that fails has two or three. Twenty a minute of the longest lines are
@@ -20,6 +22,13 @@ inline constexpr size_t kMaxGrpcErrorBytes = 512;
 void TakeOverProtobufLog();
 // Once, before the first server or channel; again does no harm.
 void TakeOverGrpcLog();
+
+// True once gRPC has given up a port of this process, which only a new process mends: gRPC 1.51
+// listens no more after a connection that it could not accept, mostly for want of descriptors.
+// Needs TakeOverGrpcLog. Any thread.
+bool HasLostPort();
+// Ok while all ports listen, else an error with what to do.
+Status LostPort();
 
 }  // namespace baton::rpc
 

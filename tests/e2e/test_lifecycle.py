@@ -1,5 +1,6 @@
 """Processes, faults, drains and bad starts, seen from outside."""
 
+import contextlib
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from baton_server import (
     TINY,
     Server,
     complete,
+    free_port,
     http_json,
     in_parallel,
     metric,
@@ -434,6 +436,35 @@ def test_a_process_that_the_system_gives_nothing_names_the_limit():
     line = result.stderr.splitlines()[-1]
     assert line.startswith("baton: the system gives no more open files (ulimit -n): "), line
     assert line.endswith("; raise the limit"), line
+
+
+def test_a_process_whose_grpc_port_is_lost_ends_and_says_why():
+    """gRPC listens no more after a connection for which there was no descriptor."""
+    most, port = 64, free_port("127.0.0.1")
+    addresses = [f"--grpc=127.0.0.1:{port}", "--http=127.0.0.1:0", "--admin=127.0.0.1:0"]
+    with subprocess.Popen(
+        [BIN, "router", *addresses, "--drain-timeout", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)),
+    ) as router:
+        clients = []
+
+        def connects():
+            with contextlib.suppress(OSError):
+                clients.append(socket.create_connection(("127.0.0.1", port), PATIENCE_S))
+            return len(clients) > most or router.poll() is not None
+
+        try:
+            wait_until(connects, PATIENCE_S, "more connections than it may have files open")
+            _, text = router.communicate(timeout=PATIENCE_S)
+        finally:
+            router.kill()
+            for client in clients:
+                client.close()
+    assert router.returncode == 1, text
+    line = text.splitlines()[-1]
+    assert line.startswith("baton router: the gRPC port takes no connections any more"), text
 
 
 def test_kv_memory_too_small():

@@ -1,6 +1,9 @@
 // Local sessions and the inbox that waits in them. The workers are the test's own; no gRPC.
 #include "src/router/local_sessions.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <string>
 #include <vector>
@@ -113,6 +116,24 @@ TEST_F(LocalSessionsTest, WhatNoWorkerSendsBreaksItsSessionAlone) {
   ASSERT_EQ(good.Send(Step(1)), LocalWriter::Outcome::kSent);
   TakeTasks(1);
   EXPECT_EQ(bad.Send(Step(1)), LocalWriter::Outcome::kGone);
+}
+
+// Nothing takes the connection away: left alone it would wake the thread without end.
+TEST_F(LocalSessionsTest, WorkerThatFindsNoDescriptorBreaksItsSession) {
+  const LocalWriter worker = Worker(Ref(1));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next_free = ::dup(worker.fd());
+  ::close(next_free);
+  const rlimit none_left{.rlim_cur = static_cast<rlim_t>(next_free), .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none_left), 0);
+  inbox_.Take(SystemClock().NowUs() + kMinuteUs, &tasks_);
+  EXPECT_EQ(num_broken_, 1);
+  const int64_t begin_us = SystemClock().NowUs();
+  inbox_.Take(begin_us + 2'000, &tasks_);
+  EXPECT_GE(SystemClock().NowUs(), begin_us + 2'000) << "the thread waits again";
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(sessions_->num_connected(), 0u);
 }
 
 TEST_F(LocalSessionsTest, ForgottenSessionTakesNothing) {

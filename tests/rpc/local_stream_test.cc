@@ -34,7 +34,7 @@ class LocalStreamTest : public testing::Test {
   void SetUp() override {
     LocalListener listener = ListenLocal().value();
     writer_ = LocalWriter::Connect(listener.name).value();
-    reader_.emplace(AcceptLocal(listener.fd.get()));
+    reader_.emplace(AcceptLocal(listener.fd.get()).value());
     ASSERT_GE(reader_->fd(), 0);
   }
   // Everything that is there now.

@@ -68,6 +68,12 @@ TEST_F(GrpcLogTest, ErrorsAreWarningsOfBoundedNumberAndLength) {
   EXPECT_EQ(CountOf(text, "gRPC: "), kMaxGrpcErrors);
   EXPECT_THAT(text, HasSubstr(fmt::format("fault {}.", kMaxGrpcErrors - 4)));
   EXPECT_THAT(text, Not(HasSubstr(fmt::format("fault {}.", kMaxGrpcErrors - 3))));
+  // A port that is given up is noticed whether or not its line is one too many.
+  EXPECT_FALSE(HasLostPort());
+  EXPECT_TRUE(LostPort().ok());
+  gpr_log(GPR_ERROR, "Failed accept4: %s", "Too many open files");
+  EXPECT_TRUE(HasLostPort());
+  EXPECT_EQ(LostPort().code(), absl::StatusCode::kUnavailable);
 }
 
 }  // namespace

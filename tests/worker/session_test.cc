@@ -140,7 +140,7 @@ class Client {
   bool Next(v1::WorkerMessage* message) {
     if (listener_.fd.valid() && !reader_.has_value()) {
       WaitReadable(listener_.fd.get());
-      reader_.emplace(rpc::AcceptLocal(listener_.fd.get()));
+      reader_.emplace(rpc::AcceptLocal(listener_.fd.get()).value());
     }
     while (reader_.has_value() && local_.empty()) {
       WaitReadable(reader_->fd());
