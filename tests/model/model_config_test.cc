@@ -480,6 +480,26 @@ TEST(ModelConfigTest, YarnAttnFactorIsTheWholeAmplitude) {
                  static_cast<float>(2.0 / (1.0 + 0.1 * 1.3862943611198906))));
 }
 
+// Beside mscale_all_dim it is the whole amplitude, too, as in a folder.
+TEST(ModelConfigTest, YarnAttnFactorHoldsBesideALogMultiplier) {
+  const auto yarn = [](const std::vector<std::pair<const char*, float>>& keys) {
+    GgufBuilder file = TinyLlama({.architecture = "mistral3"});
+    file.AddString("mistral3.rope.scaling.type", "yarn")
+        .AddF32("mistral3.rope.scaling.factor", 4.0f)
+        .AddU32("mistral3.rope.scaling.original_context_length", 64);
+    for (const auto& [key, value] : keys) file.AddF32(key, value);
+    return file;
+  };
+  const std::pair<const char*, float> whole = {"mistral3.rope.scaling.yarn_attn_factor", 2.0f};
+  const std::pair<const char*, float> log = {"mistral3.rope.scaling.yarn_log_multiplier", 1.0f};
+  const std::pair<const char*, float> factor = {"mistral3.rope.scaling.attn_factor", 1.5f};
+  EXPECT_EQ(TextOf(yarn({whole, log})), TextOf(yarn({whole})));
+  EXPECT_NE(TextOf(yarn({whole, log})), TextOf(yarn({log})));
+  EXPECT_THAT(
+      std::string(Servable(yarn({whole, factor})).message()),
+      HasSubstr("yarn_attn_factor\" is 2 beside \"mistral3.rope.scaling.attn_factor\" 1.5"));
+}
+
 TEST(ModelConfigTest, RefusesImpossibleShapes) {
   const std::vector<std::pair<const char*, TinyLlamaOptions>> cases = {
       {"head_count", {.heads = 0}},
