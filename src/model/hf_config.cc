@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -496,6 +497,24 @@ absl::StatusOr<std::string> ReadTextType(const JsonObject& inner, const Architec
   return inner.Unsupported("model_type", is_mistral3 ? "ministral3 or mistral" : traits.hf_type);
 }
 
+// Takes those keys out of the outer config that only say again what the text part says, there or in
+// its rope_parameters. Lists and objects stay: nothing here follows their depth.
+void DropRepeatedKeys(const Json& text_config, Json& outer) {
+  const auto rope = text_config.find("rope_parameters");
+  const auto says = [](const Json& object, const std::string& key, const Json& value) {
+    const auto member = object.find(key);
+    return member != object.end() && member->is_primitive() && *member == value;
+  };
+  for (auto it = outer.begin(); it != outer.end();) {
+    const bool is_own = it.key() == "model_type" || it.key() == "tie_word_embeddings";
+    const bool is_said =
+        it.value().is_primitive() &&
+        (says(text_config, it.key(), it.value()) ||
+         (rope != text_config.end() && rope->is_object() && says(*rope, it.key(), it.value())));
+    it = is_said && !is_own ? outer.erase(it) : std::next(it);
+  }
+}
+
 // Puts the text part of a model that reads images too in the place of the whole. Moves it: a copy
 // would follow the depth of its values, which the file chooses. Whether mistral3 ties is for its
 // outer config to say. Either may have the quantization_config.
@@ -503,10 +522,11 @@ absl::Status TakeTextConfig(Json& json, HfConfig& out) {
   const ArchitectureTraits& traits = *out.traits;
   const JsonObject outer(json, "config.json");
   const bool is_mistral3 = json["model_type"] == "mistral3";
-  BATON_RETURN_IF_ERROR(CheckHfKeys(outer, HfObject::kOuter, traits));
   const Json* text_config = outer.Find("text_config");
   if (text_config == nullptr) return outer.Missing("text_config");
   if (!text_config->is_object()) return outer.Bad("text_config", "an object");
+  DropRepeatedKeys(*text_config, json);
+  BATON_RETURN_IF_ERROR(CheckHfKeys(outer, HfObject::kOuter, traits));
   const JsonObject inner(*text_config, kTextConfig);
   BATON_ASSIGN_OR_RETURN(const HfQuantization of_text, ReadHfQuantization(inner));
   if (of_text.method != HfQuantMethod::kNone) out.quantization = of_text;

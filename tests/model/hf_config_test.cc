@@ -422,6 +422,39 @@ TEST(HfConfigTest, LiteralsOfPythonAreNumbers) {
   ExpectRefused(with(R"("x":NaNNaN)"), E::kBadJson, "no JSON object");
 }
 
+TEST(HfConfigTest, TheOuterConfigMaySayAgainWhatTheTextPartSays) {
+  const Json text = With({"qwen3_5_text",
+                          {{"rope_parameters", {{"partial_rotary_factor", 0.5}}},
+                           {"linear_num_value_heads", 16},
+                           {"layer_types", {"linear_attention", "full_attention"}}}});
+  Json outer = {
+      {"model_type", "qwen3_5"}, {"text_config", text}, {"vision_config", Json::object()}};
+  const std::string keys = KeysOf(outer);
+  for (const Change& again : {Change{"", {{"partial_rotary_factor", 0.5}}},
+                              Change{"", {{"hidden_size", 32}, {"head_dim", 16}}}}) {
+    Json repeated = outer;
+    repeated.update(again.change);
+    EXPECT_EQ(KeysOf(repeated), keys) << again.change;
+  }
+  outer["partial_rotary_factor"] = 0.25;
+  ExpectRefused(outer.dump(), E::kUnsupportedValue, "\"partial_rotary_factor\" is 0.25");
+}
+
+// Only releases from 5 on have this class, and there the value of rope_parameters holds.
+TEST(HfConfigTest, RopeParametersOfQwen35HoldBeforeAnOlderKey) {
+  Json json = With({"qwen3_5_text",
+                    {{"rope_parameters", {{"partial_rotary_factor", 0.5}}},
+                     {"layer_types", {"linear_attention", "full_attention"}}}});
+  const std::string keys = KeysOf(json);
+  json["partial_rotary_factor"] = 0.25;
+  EXPECT_EQ(KeysOf(json), keys);
+  json["rope_parameters"]["partial_rotary_factor"] = nullptr;
+  const std::string of_older = KeysOf(json);
+  EXPECT_NE(of_older, keys);
+  json.erase("partial_rotary_factor");
+  EXPECT_EQ(KeysOf(json), of_older) << "the default of the class";
+}
+
 TEST(HfConfigTest, TextModelsInsideOthersHaveTheDefaultsOfTheirClass) {
   Json published = {{"model_type", "gemma3"},
                     {"architectures", {"Gemma3ForConditionalGeneration"}},
