@@ -12,7 +12,8 @@ namespace {
 constexpr std::array kArchitectures = {
     ArchitectureTraits{.name = "llama",
                        .hf_type = "llama",
-                       .rope_interleaved = true},  // its converter permutes the rows of Q and K
+                       .rope_interleaved = true,  // its converter permutes the rows of Q and K
+                       .uniform_window = true},
     ArchitectureTraits{.name = "qwen2", .hf_type = "qwen2", .qkv_bias = true},
     ArchitectureTraits{.name = "qwen3", .hf_type = "qwen3", .head_norms = true},
     ArchitectureTraits{
@@ -80,7 +81,8 @@ constexpr std::array kArchitectures = {
     ArchitectureTraits{.name = "mistral3",
                        .hf_type = "ministral3",
                        .rope_interleaved = true,  // its converter is llama's
-                       .query_temperature = true},
+                       .query_temperature = true,
+                       .uniform_window = true},
     // Its converter leaves the rows as they are: published weights have neighbouring pairs.
     ArchitectureTraits{.name = "deepseek2",
                        .hf_type = "deepseek_v2",

@@ -57,6 +57,12 @@ Status CheckArithmetic(const ModelConfig& config, std::string_view device) {
         "--device cpu",
         device);
   }
+  if (config.traits->uniform_window && config.window > 0) {
+    return Unimplemented(
+        "attention.sliding_window (sliding_window) {} of every layer: the kernels of device {} "
+        "take windows of some layers; use --device cpu",
+        config.window, device);
+  }
   if (config.traits->fused_projections) {
     return Unimplemented(
         "attn_qkv and ffn_up of a {} model hold several matrices, which device {} does not take "

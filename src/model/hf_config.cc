@@ -244,8 +244,7 @@ absl::StatusOr<bool> HasLocalLayer(const JsonObject& config, std::string_view mo
   BATON_ASSIGN_OR_RETURN(const std::vector<bool> local, ReadLayerTypes(config));
   const bool is_listed_local = std::find(local.begin(), local.end(), true) != local.end();
   BATON_ASSIGN_OR_RETURN(const bool uses, config.BoolOr("use_sliding_window", false));
-  const bool always_uses = model_type == "mistral" || model_type == "llama" ||
-                           model_type == "olmo2" || model_type == "ministral3";
+  const bool always_uses = model_type == "llama" || model_type == "olmo2";
   if (!config.Has("sliding_window") || (!uses && !always_uses)) return is_listed_local;
   if (model_type != "qwen2" && model_type != "qwen3") return true;
   if (!local.empty()) return is_listed_local;
@@ -273,15 +272,20 @@ absl::Status CheckNoWindow(const JsonObject& config, std::string_view model_type
                   context));
 }
 
-// A window of all layers. Such a model knows no keys that choose layers.
+// A window of all layers. Such a model knows no keys that choose layers. Of those that are computed
+// as llama, mistral has it, and llama itself does not.
 absl::Status ReadUniformWindow(const JsonObject& config, std::string_view model_type,
                                HfConfig& out) {
-  if (!config.Has("sliding_window")) return CheckNoWindow(config, model_type);
+  if (!config.Has("sliding_window") || model_type == "llama") {
+    return CheckNoWindow(config, model_type);
+  }
+  BATON_ASSIGN_OR_RETURN(const uint32_t context, config.Uint("max_position_embeddings"));
+  BATON_ASSIGN_OR_RETURN(const uint32_t window, config.Uint("sliding_window"));
+  if (window == 0) return config.Bad("sliding_window", "null or at least 1");
+  if (window >= context) return OkStatus();
   for (const char* key : {"layer_types", "use_sliding_window", "max_window_layers"}) {
     if (config.Has(key)) return config.Unsupported(key, "null");
   }
-  BATON_ASSIGN_OR_RETURN(const uint32_t window, config.Uint("sliding_window"));
-  if (window == 0) return config.Bad("sliding_window", "null or at least 1");
   out.keys.AddU32(fmt::format("{}.attention.sliding_window", out.traits->name), window);
   return OkStatus();
 }

@@ -533,7 +533,10 @@ std::string CanonicalExtras(const ModelConfig& config) {
                        std::bit_cast<uint64_t>(config.local_rope_base));
     for (bool local : config.layer_is_local) out += local ? '1' : '0';
   }
-  if (config.traits->uniform_window) out += fmt::format(" window={}", config.window);
+  // Models with one tensor for q, k and v (phi3) had it from the start, also where it is 0.
+  if (config.traits->uniform_window && (config.window > 0 || config.traits->fused_projections)) {
+    out += fmt::format(" window={}", config.window);
+  }
   if (config.traits->mixed_layers) out += CanonicalMixedLayers(config);
   if (!config.layer_is_unrotated.empty()) {
     out += " unrotated=";

@@ -77,6 +77,7 @@ MODELS = [
     ("llama_dynamic", "Llama", (4, 43), {}, {"rope_type": "dynamic", "factor": 2.0}),
     ("llama_llama3", "Llama", (4, 43), {"head_dim": 8}, LLAMA3),
     ("mistral", "Mistral", (4, 40), {"sliding_window": None}, None),
+    ("mistral_window", "Mistral", (4, 40), {"sliding_window": 16}, None),
     ("mistral_wide", "Mistral", (4, 40), {"sliding_window": 256}, None),
     ("qwen2", "Qwen2", (4, 40), {}, None),
     # Releases before 4.53 cut the view of all layers here.

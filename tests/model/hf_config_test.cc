@@ -205,7 +205,9 @@ TEST(HfConfigTest, WhatIsNotComputedIsRefusedByName) {
       {"llama", {{"quantization", {{"bits", 4}}}}, "\"quantization\" is {\"bits\": 4}"},
       {"qwen2", {{"num_experts", 4}}, "\"num_experts\" is 4"},
       {"gemma3_text", {{"final_logit_softcapping", 30.0}}, "\"final_logit_softcapping\" is 30.0"},
-      {"mistral", {{"sliding_window", 128}}, "\"sliding_window\" is 128"},
+      {"mistral", {{"sliding_window", 0}}, "\"sliding_window\""},
+      {"mistral", {{"sliding_window", 128}, {"use_sliding_window", true}}, "use_sliding_window"},
+      {"llama", {{"sliding_window", 128}}, "\"sliding_window\" is 128"},
       {"qwen3_moe",
        {{"use_sliding_window", true}, {"sliding_window", 8}},
        "\"sliding_window\" is 8"},
@@ -321,9 +323,23 @@ TEST(HfConfigTest, TheTextPartOfMistral3IsReadAsItsModel) {
     EXPECT_FALSE(status.ok()) << test.change;
     EXPECT_THAT(std::string(status.message()), HasSubstr(test.model_type));
   }
-  Json windowed = text;
-  windowed["sliding_window"] = 64;
-  ExpectRefused(windowed.dump(), E::kUnsupportedValue, "\"sliding_window\" is 64");
+}
+
+TEST(HfConfigTest, MistralsHaveTheWindowOfTheirConfigInEveryLayer) {
+  const Json rope = {{"rope_parameters", MinistralRope()}};
+  for (const Json& base : {SmallConfig("mistral"), With({"ministral3", rope})}) {
+    Json windowed = base;
+    windowed["sliding_window"] = 64;
+    EXPECT_THAT(KeysOf(windowed), HasSubstr(".attention.sliding_window"));
+    windowed["sliding_window"] = 256;  // all that it reads at once
+    EXPECT_EQ(KeysOf(windowed), KeysOf(base));
+  }
+  // The class has a window where the file has no key.
+  Json by_default = SmallConfig("mistral");
+  by_default.erase("sliding_window");
+  EXPECT_EQ(KeysOf(by_default), KeysOf(SmallConfig("mistral")));
+  by_default["max_position_embeddings"] = 32768;
+  EXPECT_THAT(KeysOf(by_default), HasSubstr("llama.attention.sliding_window"));
 }
 
 TEST(HfConfigTest, TheSameArithmeticUnderAnotherNameIsTheSame) {

@@ -105,8 +105,6 @@ TEST(ModelConfigTest, RefusesByName) {
        }},
       {"llama.expert_count", kUnimplemented,
        [](GgufBuilder& b) { b.AddU32("llama.expert_count", 8); }},
-      {"sliding_window", kUnimplemented,
-       [](GgufBuilder& b) { b.AddU32("llama.attention.sliding_window", 512); }},
       {"adapter", kUnimplemented, [](GgufBuilder& b) { b.AddString("general.type", "adapter"); }},
       {"quantization_version", kUnimplemented,
        [](GgufBuilder& b) { b.AddU32("general.quantization_version", 1); }},
