@@ -81,6 +81,11 @@ Status CheckArithmetic(const ModelConfig& config, std::string_view device) {
         "use --device cpu",
         config.temperature_beta, device);
   }
+  if (config.has_output_bias || config.has_ffn_bias) {
+    return Unimplemented(
+        "biases of {}: the kernels of device {} add those of q, k and v alone; use --device cpu",
+        config.has_output_bias ? "attn_output (o_proj)" : "feed-forward layers (mlp_bias)", device);
+  }
   if (config.logit_scale != 1.0f) {
     return Unimplemented(
         "logit_scale (logits_scaling) {}: the kernels of device {} take 1; use --device cpu",

@@ -10,6 +10,7 @@
 #include "kernels/ops.h"
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
+#include "src/model/hf_biases.h"
 #include "src/model/hf_deepseek.h"
 #include "src/model/hf_delta.h"
 #include "src/model/hf_json.h"
@@ -54,12 +55,6 @@ absl::Status CheckActivation(const JsonObject& config, const ArchitectureTraits&
 // Keys whose value, unless it is the neutral one, changes the result in a way that is not computed.
 absl::Status CheckNeutral(const JsonObject& config, const ArchitectureTraits& traits) {
   BATON_RETURN_IF_ERROR(CheckHfKeys(config, HfObject::kModel, traits));
-  BATON_ASSIGN_OR_RETURN(const bool mlp_bias, config.BoolOr("mlp_bias", false));
-  if (mlp_bias) return config.Unsupported("mlp_bias", "false");
-  if (!traits.qkv_bias) {
-    BATON_ASSIGN_OR_RETURN(const bool bias, config.BoolOr("attention_bias", false));
-    if (bias) return config.Unsupported("attention_bias", "false");
-  }
   if (!traits.partial_rope) {
     BATON_ASSIGN_OR_RETURN(const double partial, config.DoubleOr("partial_rotary_factor", 1.0));
     if (partial != 1.0) return config.Unsupported("partial_rotary_factor", "1");
@@ -179,7 +174,7 @@ absl::Status ReadHfBiasedChoice(const JsonObject& config, HfConfig& out) {
   BATON_ASSIGN_OR_RETURN(const bool normed, config.BoolOr("norm_topk_prob", true));
   BATON_ASSIGN_OR_RETURN(const bool biased, config.BoolOr("use_expert_bias", true));
   BATON_ASSIGN_OR_RETURN(const double scale, config.DoubleOr("routed_scaling_factor", 1.0));
-  if (!biased) return config.Unsupported("use_expert_bias", "true");
+  out.has_choice_biases = biased;
   if (!(scale >= kMinMultiplier && scale <= kMaxMultiplier)) {
     return config.Bad("routed_scaling_factor",
                       fmt::format("[{}, {}]", kMinMultiplier, kMaxMultiplier));
@@ -605,6 +600,7 @@ absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) 
   BATON_ASSIGN_OR_RETURN(const std::string type, config.String("model_type"));
   out.keys.AddString("general.architecture", out.traits->name);
   BATON_RETURN_IF_ERROR(CheckNeutral(config, *out.traits));
+  BATON_RETURN_IF_ERROR(ReadHfBiases(config, type, out));
   BATON_RETURN_IF_ERROR(ReadTied(config, out));
   BATON_RETURN_IF_ERROR(ReadShape(config, out));
   if (out.traits->mixed_layers) {

@@ -108,8 +108,8 @@ TEST(ModelConfigTest, RefusesByName) {
       {"adapter", kUnimplemented, [](GgufBuilder& b) { b.AddString("general.type", "adapter"); }},
       {"quantization_version", kUnimplemented,
        [](GgufBuilder& b) { b.AddU32("general.quantization_version", 1); }},
-      {"blk.0.attn_q.bias", kUnimplemented,
-       [](GgufBuilder& b) { b.AddF32Tensor("blk.0.attn_q.bias", {32}); }},
+      {"blk.0.attn_norm.bias", kUnimplemented,
+       [](GgufBuilder& b) { b.AddF32Tensor("blk.0.attn_norm.bias", {32}); }},
       {"blk.1.attn_q.weight", kUnimplemented,
        [](GgufBuilder& b) {
          b.AddF32Tensor("blk.1.attn_q.weight", {32, 32});
