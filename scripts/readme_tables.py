@@ -650,21 +650,32 @@ def architectures(result):
 
     lines = [
         "| architecture | form | models | largest error, f32 KV | bf16 KV | argmax |"
-        " transformers | bytes a token | a sequence |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        " transformers | bytes a token | a sequence | perplexity | prefill | decode | of |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
+
+    def measured(row):
+        ppl, speed = row.get("perplexity"), row.get("speed")
+        out = "-"
+        if ppl:
+            out = f"{ppl['bf16']:.2f} ({100 * (ppl['bf16'] / ppl['float64'] - 1):+.2f} %)"
+        if not speed:
+            return f"{out} | - | - | -"
+        prefill, decode = speed["prefill_tokens_per_s"], speed["decode_tokens_per_s"]
+        return f"{out} | {prefill:,.0f} | {decode:,.0f} | {speed['of']}"
+
     for row in result["rows"]:
         begin = f"| {row['architecture']} | {row['form']} | "
         own = row["saved"]
         saved = f"{own['worst']:.1e}, {own['equal']} of {own['folders']}" if own else "-"
         if not row["models"]:
-            lines.append(f"{begin}0 | - | - | - | {saved} | - | - |")
+            lines.append(f"{begin}0 | - | - | - | {saved} | - | - | {measured(row)} |")
             continue
         right = row["f32"]["decided"] - row["f32"]["wrong"]
         lines.append(
             f"{begin}{len(row['models'])} | {kv(row, 'f32')} | {kv(row, 'bf16')} |"
             f" {right} of {row['f32']['decided']} | {saved} |"
-            f" {row['token_bytes']:,} | {row['sequence_bytes']:,} |"
+            f" {row['token_bytes']:,} | {row['sequence_bytes']:,} | {measured(row)} |"
         )
     return lines + ["", where(result)]
 

@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""For every architecture as GGUF file and as folder: the error of its logits, and what it keeps.
+"""For every architecture as GGUF file and as folder: the error of its logits, what it keeps, the
+perplexity of a real model where one is at hand, and its speed.
 
-  benchmarks/accuracy/architecture_table.py [--build build/release]
+  benchmarks/accuracy/architecture_table.py [--build build/release] [--models DIR] [--shapes DIR]
   scripts/readme_tables.py                     the table of src/model/ACCURACY.md
 
 Runs tests/model/golden_test.cc over the random models of tests/golden and hf_saved_test.cc over the
 folders that transformers saved, which must pass, and keeps what they print in benchmarks/results.
-An architecture of src/model/architecture.cc without a model has a row that says so. Takes no
-package but Python's own, and no fetched model.
+An architecture of src/model/architecture.cc without a model has a row that says so. --models has
+the demo models (`baton pull`), --shapes what benchmarks/compare/shapes.py wrote. Speeds are those
+of model_table.py, of all processors: of a demo model if there is one, else of a shape, else of the
+first tiny model, whose speed only shows that every path runs. Takes no package but Python's own and
+about five minutes; nothing else should run meanwhile.
 """
 
 import argparse
@@ -22,9 +26,20 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from machine import record  # noqa: E402
+from model_table import (  # noqa: E402
+    DEMO_CONTEXT,
+    DEMO_REFERENCE,
+    GOLDEN,
+    TEXT,
+    evaluate,
+    speeds,
+)
 
 RESULT = ROOT / "benchmarks" / "results" / "architectures.json"
 FORMS = ("GGUF", "folder")
+# By architecture, as GGUF files.
+DEMO_MODELS = {"llama": "SmolLM2-135M-Instruct.Q4_1.gguf", "gemma3": "gemma-3-270m-q4_k_m.gguf"}
+SHAPES = {"lfm2": "LFM2.5-350M-shape.Q4_0.gguf", "qwen35": "Qwen3.5-0.8B-shape.Q4_0.gguf"}
 GOLDEN_LINE = re.compile(
     r"^(?P<model>\S+) (?P<kv>f32|bf16): (?P<rows>\d+) rows, error worst (?P<worst>\S+) rms \S+ of"
     r" bound (?P<bound>\S+); argmax decided on (?P<decided>\d+), wrong on (?P<wrong>\d+);"
@@ -87,9 +102,36 @@ def row_of(architecture, form, golden, saved):
     return row
 
 
+def perplexity_of(baton, file):
+    """That of the demo models' text, and what it is in float64."""
+    return {
+        "model": file.name,
+        "bf16": evaluate(baton, file, TEXT.read_text(), DEMO_CONTEXT, "bf16"),
+        "float64": json.loads(DEMO_REFERENCE.read_text())[file.name]["perplexity"],
+    }
+
+
+def measure_model(row, baton, args):
+    """Adds the perplexity and the speed of a row's model."""
+    is_file = row["form"] == "GGUF"
+    demo = args.models / DEMO_MODELS.get(row["architecture"], "-")
+    shape = args.shapes / SHAPES.get(row["architecture"], "-")
+    if is_file and demo.is_file():
+        row["perplexity"] = perplexity_of(baton, demo)
+        row["speed"] = {"of": "real", "model": demo.name, **speeds(baton, demo)}
+    elif is_file and shape.is_file():
+        row["speed"] = {"of": "shape", "model": shape.name, **speeds(baton, shape)}
+    elif row["models"]:
+        tiny = GOLDEN / row["models"][0]
+        row["speed"] = {"of": "tiny", "model": tiny.name, **speeds(baton, tiny)}
+
+
 def main():
+    home = Path(os.environ.get("BATON_HOME", Path.home() / ".cache" / "baton"))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release")
+    parser.add_argument("--models", type=Path, default=home / "models")
+    parser.add_argument("--shapes", type=Path, default=ROOT / "build" / "shapes")
     args = parser.parse_args()
     golden = lines_of(args.build, "model_golden_test", "*TinyGoldenTest*", GOLDEN_LINE)
     saved = lines_of(args.build, "model_folder_test", "*SavedFolderTest*", SAVED_LINE)
@@ -98,7 +140,10 @@ def main():
         for architecture in known_architectures()
         for form in FORMS
     ]
-    result = {**record("architectures", 1), "rows": rows}
+    for row in rows:
+        measure_model(row, args.build / "baton", args)
+        print(row["architecture"], row["form"], file=sys.stderr)
+    result = {**record("architectures", os.cpu_count()), "rows": rows}
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
     print(f"{len(rows)} rows; now run scripts/readme_tables.py")
 

@@ -37,6 +37,8 @@ struct ArchitectureTraits {
   bool short_convs = false;       // convolutions of a few tokens instead of attention (lfm2)
   bool expert_biases = false;     // ffn_gate_inp.bias, ffn_gate|up|down_exps.bias
   bool yarn_truncates = true;     // the ramp of YaRN begins and ends at whole pairs
+  bool attention_biases = false;  // attn_q|k|v|output.bias, where the file has them
+  bool ffn_biases = false;        // ffn_gate|up|down.bias, where the file has them
   std::string_view ffn_norm = "ffn_norm";  // the name of the norm before the feed-forward layer
   bool multipliers = false;     // embedding, attention, branches and logits have scales (granite)
   uint32_t unrotated_step = 0;  // the last of so many layers does not rotate q and k; 0: all do

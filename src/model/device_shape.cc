@@ -57,6 +57,12 @@ Status CheckArithmetic(const ModelConfig& config, std::string_view device) {
         "--device cpu",
         device);
   }
+  if (config.traits->uniform_window && config.window > 0) {
+    return Unimplemented(
+        "attention.sliding_window (sliding_window) {} of every layer: the kernels of device {} "
+        "take windows of some layers; use --device cpu",
+        config.window, device);
+  }
   if (config.traits->fused_projections) {
     return Unimplemented(
         "attn_qkv and ffn_up of a {} model hold several matrices, which device {} does not take "
@@ -74,6 +80,11 @@ Status CheckArithmetic(const ModelConfig& config, std::string_view device) {
         "attention.temperature_scale (llama_4_scaling_beta) {}: the kernels of device {} take 0; "
         "use --device cpu",
         config.temperature_beta, device);
+  }
+  if (config.has_output_bias || config.has_ffn_bias) {
+    return Unimplemented(
+        "biases of {}: the kernels of device {} add those of q, k and v alone; use --device cpu",
+        config.has_output_bias ? "attn_output (o_proj)" : "feed-forward layers (mlp_bias)", device);
   }
   if (config.logit_scale != 1.0f) {
     return Unimplemented(

@@ -131,9 +131,13 @@ class WeightPlacer {
   }
 
   absl::Status PlaceAttention(const LayerTensors& tensors, DeviceLayer& out) {
-    BATON_ASSIGN_OR_RETURN(out.qkv,
-                           PlaceMatrix({CutOf(tensors.q, shares_.q), CutOf(tensors.k, shares_.kv),
-                                        CutOf(tensors.v, shares_.kv)}));
+    const auto cut = [&](const GgufTensor* own, uint64_t before, const IndexRange& share) {
+      return tensors.qkv == nullptr ? CutOf(own, share)
+                                    : CutOf(tensors.qkv, {before + share.first, share.count});
+    };
+    BATON_ASSIGN_OR_RETURN(
+        out.qkv, PlaceMatrix({cut(tensors.q, 0, shares_.q), cut(tensors.k, KRow(), shares_.kv),
+                              cut(tensors.v, VRow(), shares_.kv)}));
     BATON_ASSIGN_OR_RETURN(out.qkv_bias, PlaceBias(tensors));
     BATON_ASSIGN_OR_RETURN(out.q_norm, PlaceVector(tensors.q_norm));
     BATON_ASSIGN_OR_RETURN(out.k_norm, PlaceVector(tensors.k_norm));
@@ -158,13 +162,22 @@ class WeightPlacer {
   }
 
   absl::StatusOr<DeviceBuffer> PlaceBias(const LayerTensors& tensors) {
-    if (tensors.q_bias == nullptr) return DeviceBuffer();
-    BATON_ASSIGN_OR_RETURN(DeviceMatrix bias, Place({CutColumnsOf(tensors.q_bias, shares_.q),
-                                                     CutColumnsOf(tensors.k_bias, shares_.kv),
-                                                     CutColumnsOf(tensors.v_bias, shares_.kv)},
+    if (tensors.q_bias == nullptr && tensors.qkv_bias == nullptr) return DeviceBuffer();
+    const auto cut = [&](const GgufTensor* own, uint64_t before, const IndexRange& share) {
+      return tensors.qkv_bias == nullptr
+                 ? CutColumnsOf(own, share)
+                 : CutColumnsOf(tensors.qkv_bias, {before + share.first, share.count});
+    };
+    BATON_ASSIGN_OR_RETURN(DeviceMatrix bias, Place({cut(tensors.q_bias, 0, shares_.q),
+                                                     cut(tensors.k_bias, KRow(), shares_.kv),
+                                                     cut(tensors.v_bias, VRow(), shares_.kv)},
                                                     {.is_float = true}));
     return std::move(bias.data);
   }
+
+  // Where k and v begin in a tensor that holds q, k and v.
+  uint64_t KRow() const { return part_.config->q_size(); }
+  uint64_t VRow() const { return KRow() + part_.config->kv_size(); }
 
   // All cuts have as many matrices; the first of each lie below one another, then the second ones.
   absl::StatusOr<DeviceMatrix> Place(const MatrixCuts& cuts, const WeightForm& form) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "kernels/ops.h"
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
+#include "src/model/hf_biases.h"
 #include "src/model/hf_deepseek.h"
 #include "src/model/hf_delta.h"
 #include "src/model/hf_json.h"
@@ -53,12 +55,6 @@ absl::Status CheckActivation(const JsonObject& config, const ArchitectureTraits&
 // Keys whose value, unless it is the neutral one, changes the result in a way that is not computed.
 absl::Status CheckNeutral(const JsonObject& config, const ArchitectureTraits& traits) {
   BATON_RETURN_IF_ERROR(CheckHfKeys(config, HfObject::kModel, traits));
-  BATON_ASSIGN_OR_RETURN(const bool mlp_bias, config.BoolOr("mlp_bias", false));
-  if (mlp_bias) return config.Unsupported("mlp_bias", "false");
-  if (!traits.qkv_bias) {
-    BATON_ASSIGN_OR_RETURN(const bool bias, config.BoolOr("attention_bias", false));
-    if (bias) return config.Unsupported("attention_bias", "false");
-  }
   if (!traits.partial_rope) {
     BATON_ASSIGN_OR_RETURN(const double partial, config.DoubleOr("partial_rotary_factor", 1.0));
     if (partial != 1.0) return config.Unsupported("partial_rotary_factor", "1");
@@ -178,7 +174,7 @@ absl::Status ReadHfBiasedChoice(const JsonObject& config, HfConfig& out) {
   BATON_ASSIGN_OR_RETURN(const bool normed, config.BoolOr("norm_topk_prob", true));
   BATON_ASSIGN_OR_RETURN(const bool biased, config.BoolOr("use_expert_bias", true));
   BATON_ASSIGN_OR_RETURN(const double scale, config.DoubleOr("routed_scaling_factor", 1.0));
-  if (!biased) return config.Unsupported("use_expert_bias", "true");
+  out.has_choice_biases = biased;
   if (!(scale >= kMinMultiplier && scale <= kMaxMultiplier)) {
     return config.Bad("routed_scaling_factor",
                       fmt::format("[{}, {}]", kMinMultiplier, kMaxMultiplier));
@@ -243,8 +239,7 @@ absl::StatusOr<bool> HasLocalLayer(const JsonObject& config, std::string_view mo
   BATON_ASSIGN_OR_RETURN(const std::vector<bool> local, ReadLayerTypes(config));
   const bool is_listed_local = std::find(local.begin(), local.end(), true) != local.end();
   BATON_ASSIGN_OR_RETURN(const bool uses, config.BoolOr("use_sliding_window", false));
-  const bool always_uses = model_type == "mistral" || model_type == "llama" ||
-                           model_type == "olmo2" || model_type == "ministral3";
+  const bool always_uses = model_type == "llama" || model_type == "olmo2";
   if (!config.Has("sliding_window") || (!uses && !always_uses)) return is_listed_local;
   if (model_type != "qwen2" && model_type != "qwen3") return true;
   if (!local.empty()) return is_listed_local;
@@ -272,15 +267,20 @@ absl::Status CheckNoWindow(const JsonObject& config, std::string_view model_type
                   context));
 }
 
-// A window of all layers. Such a model knows no keys that choose layers.
+// A window of all layers. Such a model knows no keys that choose layers. Of those that are computed
+// as llama, mistral has it, and llama itself does not.
 absl::Status ReadUniformWindow(const JsonObject& config, std::string_view model_type,
                                HfConfig& out) {
-  if (!config.Has("sliding_window")) return CheckNoWindow(config, model_type);
+  if (!config.Has("sliding_window") || model_type == "llama") {
+    return CheckNoWindow(config, model_type);
+  }
+  BATON_ASSIGN_OR_RETURN(const uint32_t context, config.Uint("max_position_embeddings"));
+  BATON_ASSIGN_OR_RETURN(const uint32_t window, config.Uint("sliding_window"));
+  if (window == 0) return config.Bad("sliding_window", "null or at least 1");
+  if (window >= context) return OkStatus();
   for (const char* key : {"layer_types", "use_sliding_window", "max_window_layers"}) {
     if (config.Has(key)) return config.Unsupported(key, "null");
   }
-  BATON_ASSIGN_OR_RETURN(const uint32_t window, config.Uint("sliding_window"));
-  if (window == 0) return config.Bad("sliding_window", "null or at least 1");
   out.keys.AddU32(fmt::format("{}.attention.sliding_window", out.traits->name), window);
   return OkStatus();
 }
@@ -496,6 +496,24 @@ absl::StatusOr<std::string> ReadTextType(const JsonObject& inner, const Architec
   return inner.Unsupported("model_type", is_mistral3 ? "ministral3 or mistral" : traits.hf_type);
 }
 
+// Takes those keys out of the outer config that only say again what the text part says, there or in
+// its rope_parameters. Lists and objects stay: nothing here follows their depth.
+void DropRepeatedKeys(const Json& text_config, Json& outer) {
+  const auto rope = text_config.find("rope_parameters");
+  const auto says = [](const Json& object, const std::string& key, const Json& value) {
+    const auto member = object.find(key);
+    return member != object.end() && member->is_primitive() && *member == value;
+  };
+  for (auto it = outer.begin(); it != outer.end();) {
+    const bool is_own = it.key() == "model_type" || it.key() == "tie_word_embeddings";
+    const bool is_said =
+        it.value().is_primitive() &&
+        (says(text_config, it.key(), it.value()) ||
+         (rope != text_config.end() && rope->is_object() && says(*rope, it.key(), it.value())));
+    it = is_said && !is_own ? outer.erase(it) : std::next(it);
+  }
+}
+
 // Puts the text part of a model that reads images too in the place of the whole. Moves it: a copy
 // would follow the depth of its values, which the file chooses. Whether mistral3 ties is for its
 // outer config to say. Either may have the quantization_config.
@@ -503,10 +521,11 @@ absl::Status TakeTextConfig(Json& json, HfConfig& out) {
   const ArchitectureTraits& traits = *out.traits;
   const JsonObject outer(json, "config.json");
   const bool is_mistral3 = json["model_type"] == "mistral3";
-  BATON_RETURN_IF_ERROR(CheckHfKeys(outer, HfObject::kOuter, traits));
   const Json* text_config = outer.Find("text_config");
   if (text_config == nullptr) return outer.Missing("text_config");
   if (!text_config->is_object()) return outer.Bad("text_config", "an object");
+  DropRepeatedKeys(*text_config, json);
+  BATON_RETURN_IF_ERROR(CheckHfKeys(outer, HfObject::kOuter, traits));
   const JsonObject inner(*text_config, kTextConfig);
   BATON_ASSIGN_OR_RETURN(const HfQuantization of_text, ReadHfQuantization(inner));
   if (of_text.method != HfQuantMethod::kNone) out.quantization = of_text;
@@ -581,6 +600,7 @@ absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) 
   BATON_ASSIGN_OR_RETURN(const std::string type, config.String("model_type"));
   out.keys.AddString("general.architecture", out.traits->name);
   BATON_RETURN_IF_ERROR(CheckNeutral(config, *out.traits));
+  BATON_RETURN_IF_ERROR(ReadHfBiases(config, type, out));
   BATON_RETURN_IF_ERROR(ReadTied(config, out));
   BATON_RETURN_IF_ERROR(ReadShape(config, out));
   if (out.traits->mixed_layers) {

@@ -48,6 +48,11 @@ struct HfConfig {
   std::vector<float> rope_factors;  // llama 3's scaling, LongRoPE's short set, or empty
   std::vector<float> long_factors;  // LongRoPE's long set, or empty
   GgufWriter keys;                  // general.architecture and ARCH.*
+  // Biases that the folder has (hf_biases.h).
+  bool has_qkv_biases = false;
+  bool has_output_biases = false;  // of o_proj
+  bool has_mlp_biases = false;
+  bool has_choice_biases = true;  // of routers whose scores choose
 };
 
 // Reads `text`. Fails with a FolderErrorCode: kBadJson, kMissingKey, kBadValue,

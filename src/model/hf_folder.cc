@@ -18,6 +18,7 @@
 #include "src/device/aligned_buffer.h"
 #include "src/model/delta_config.h"
 #include "src/model/folder_error.h"
+#include "src/model/hf_biases.h"
 #include "src/model/hf_config.h"
 #include "src/model/hf_deepseek.h"
 #include "src/model/hf_expert_form.h"
@@ -84,14 +85,18 @@ class TensorConverter {
     BATON_RETURN_IF_ERROR(CheckTied());
     for (const SafetensorsTensor* tensor : taken_) BATON_RETURN_IF_ERROR(Add(*tensor));
     for (auto& [name, experts] : experts_) BATON_RETURN_IF_ERROR(Stack(name, experts));
-    BATON_RETURN_IF_ERROR(CheckConvBiases());
+    BATON_RETURN_IF_ERROR(CheckHfBiasesAreThere(config_, tensors_));
+    for (const HfZeroBias& bias : HfZeroBiasesOf(config_, tensors_)) {
+      BATON_RETURN_IF_ERROR(
+          AddVector(storage_.names.emplace_back(bias.name), std::vector<float>(bias.size)));
+    }
     if (!config_.rope_factors.empty()) {
       const bool is_short = !config_.long_factors.empty();
       BATON_RETURN_IF_ERROR(
-          AddRopeFactors(is_short ? kShortFactorsName : "rope_freqs.weight", config_.rope_factors));
+          AddVector(is_short ? kShortFactorsName : "rope_freqs.weight", config_.rope_factors));
     }
     if (!config_.long_factors.empty()) {
-      BATON_RETURN_IF_ERROR(AddRopeFactors(kLongFactorsName, config_.long_factors));
+      BATON_RETURN_IF_ERROR(AddVector(kLongFactorsName, config_.long_factors));
     }
     if (num_unused_scales_ > 0) {
       BATON_LOG_INFO(
@@ -202,19 +207,6 @@ class TensorConverter {
                        "model.embed_tokens.weight");
   }
 
-  // A layer of Mamba-2 runs without a bias as well, so that nothing else misses it.
-  absl::Status CheckConvBiases() const {
-    const auto is_bias = [](const GgufTensor& tensor) {
-      return tensor.name.ends_with(".ssm_conv1d.bias");
-    };
-    const auto num = std::ranges::count_if(tensors_, is_bias);
-    if (num == config_.num_conv_biases) return OkStatus();
-    return FolderError(FolderErrorCode::kBadValue,
-                       fmt::format("config.json: \"use_conv_bias\" wants mixer.conv1d.bias in {} "
-                                   "layers, {} have it",
-                                   config_.num_conv_biases, num));
-  }
-
   // The dimensions that the tensor has in GGUF, slowest first.
   absl::StatusOr<std::vector<uint64_t>> ShapeOf(const SafetensorsTensor& tensor,
                                                 const HfTensorPlan& plan) const {
@@ -273,6 +265,7 @@ class TensorConverter {
     if (packed != nullptr) return AddPacked(tensor, *packed, *plan);
     GgufTensor out;
     SetNames(plan->gguf_name, tensor, out);
+    BATON_RETURN_IF_ERROR(CheckHfBias(config_, out));
     SetShape(shape, out);
     SetType(plan->as_f32 ? SafetensorsType::kF32 : tensor.type, out);
     out.data = tensor.data;
@@ -284,15 +277,16 @@ class TensorConverter {
       const SafetensorsTensor* const matrices[] = {&tensor};
       BATON_RETURN_IF_ERROR(AddScales(matrices, out));
     }
-    if (plan->permuted_q || plan->permuted_k) {
-      const uint32_t heads = plan->permuted_q ? config_.num_heads : config_.num_kv_heads;
-      BATON_RETURN_IF_ERROR(Permute(tensor, heads, out));
-    } else if (plan->as_f32 && (tensor.type != SafetensorsType::kF32 || plan->plus_one)) {
+    if (plan->as_f32 && (tensor.type != SafetensorsType::kF32 || plan->plus_one)) {
       BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy,
                              NewCopy(tensor.data.size() / BytesOf(tensor.type) * sizeof(float)));
       ToF32(tensor.type, tensor.data, plan->plus_one ? 1.0f : 0.0f,
             reinterpret_cast<float*>(copy->data()));
       out.data = {copy->data(), copy->size()};
+    }
+    if (plan->permuted_q || plan->permuted_k) {
+      const uint32_t heads = plan->permuted_q ? config_.num_heads : config_.num_kv_heads;
+      BATON_RETURN_IF_ERROR(Permute(tensor, heads, out));
     }
     if (plan->is_log) BATON_RETURN_IF_ERROR(MakeRates(out));
     if (NeedsTiles(*plan)) BATON_RETURN_IF_ERROR(TileHeads(tensor, plan->v_heads, out));
@@ -317,9 +311,8 @@ class TensorConverter {
     out.type = TypeRowOf(matrix, matrix.type);
     out.data = {rows.data(), rows.size()};
     if (plan.permuted_q || plan.permuted_k) {
-      const SafetensorsTensor in_order = {tensor.name, tensor.type, tensor.shape, out.data};
       BATON_RETURN_IF_ERROR(
-          Permute(in_order, plan.permuted_q ? config_.num_heads : config_.num_kv_heads, out));
+          Permute(tensor, plan.permuted_q ? config_.num_heads : config_.num_kv_heads, out));
     } else if (NeedsTiles(plan)) {
       BATON_RETURN_IF_ERROR(TileHeads(tensor, plan.v_heads, out));
     } else {
@@ -335,10 +328,7 @@ class TensorConverter {
     const bool is_bias = tensor.name.ends_with(kBias);
     if (!is_bias || config_.quantization.method != HfQuantMethod::kGptq) return false;
     const std::string_view module(tensor.name.data(), tensor.name.size() - kBias.size());
-    const bool is_qkv = plan.gguf_name.ends_with("attn_q.bias") ||
-                        plan.gguf_name.ends_with("attn_k.bias") ||
-                        plan.gguf_name.ends_with("attn_v.bias");
-    if (!packed_.HasModule(module) || (is_qkv && config_.traits->qkv_bias)) return false;
+    if (!packed_.HasModule(module) || WantsHfBias(config_, plan.gguf_name)) return false;
     return std::ranges::all_of(tensor.data, [](std::byte byte) { return byte == std::byte{0}; });
   }
 
@@ -538,13 +528,14 @@ class TensorConverter {
     return std::span<const std::byte>(copy->data(), copy->size());
   }
 
+  // Puts the rows of `out`, which is made of `tensor`, into GGUF's order.
   absl::Status Permute(const SafetensorsTensor& tensor, uint32_t heads, GgufTensor& out) {
     const uint64_t rows = tensor.shape[0];
     if (rows % (uint64_t{heads} * 2) != 0) {
       return TensorError(FolderErrorCode::kBadShape, tensor.name,
                          fmt::format("{} rows for {} heads", rows, heads));
     }
-    BATON_ASSIGN_OR_RETURN(out.data, PermutedRows(tensor.data, rows, heads));
+    BATON_ASSIGN_OR_RETURN(out.data, PermutedRows(out.data, rows, heads));
     if (out.fp8() == nullptr) return OkStatus();
     Fp8Scales& scales = storage_.scales.back();
     BATON_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes,
@@ -666,12 +657,13 @@ class TensorConverter {
     return &storage_.types.emplace_back(Nvfp4TensorType(matrix.scale, matrix.divides));
   }
 
-  absl::Status AddRopeFactors(std::string_view name, const std::vector<float>& factors) {
-    BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(factors.size() * sizeof(float)));
-    std::copy(factors.begin(), factors.end(), reinterpret_cast<float*>(copy->data()));
+  // A vector that no tensor of the folder holds.
+  absl::Status AddVector(std::string_view name, const std::vector<float>& values) {
+    BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(values.size() * sizeof(float)));
+    std::copy(values.begin(), values.end(), reinterpret_cast<float*>(copy->data()));
     GgufTensor out;
     out.name = name;
-    SetShape({factors.size()}, out);
+    SetShape({values.size()}, out);
     SetType(SafetensorsType::kF32, out);
     out.data = {copy->data(), copy->size()};
     tensors_.push_back(out);

@@ -481,12 +481,15 @@ bool IsKnown(std::string_view key, HfObject kind, const ArchitectureTraits& trai
   return false;
 }
 
+constexpr const char* kPartial = "partial_rotary_factor";
+
 // Whether the parameters of rotation say how much of a head turns.
 bool HoldsPartial(const Json& config) {
   const auto holds = [&config](const char* key) {
     const auto member = config.find(key);
-    return member != config.end() && member->is_object() &&
-           member->contains("partial_rotary_factor");
+    if (member == config.end() || !member->is_object()) return false;
+    const auto partial = member->find(kPartial);
+    return partial != member->end() && !partial->is_null();
   };
   return holds("rope_parameters") || holds("rope_scaling");
 }
@@ -579,6 +582,9 @@ absl::Status CheckHfKeys(const JsonObject& object, HfObject kind,
 std::span<const std::string_view> HfRopeKeys() { return kReadOfRope; }
 
 void AddHfDefaults(std::string_view model_type, Json& config) {
+  // Only releases from 5 on have this class, and they take the value of rope_parameters first.
+  const bool is_of_5 = model_type == "qwen3_5_text" || model_type == "qwen3_5_moe_text";
+  if (is_of_5 && HoldsPartial(config)) config.erase(kPartial);
   for (const Defaults& row : kDefaults) {
     if (row.model_type != model_type) continue;
     const Json values = Json::parse(row.values);  // items() refers to it
@@ -589,8 +595,7 @@ void AddHfDefaults(std::string_view model_type, Json& config) {
         if (!is_there && !config.contains("rope_scaling")) config[key] = value;
         continue;
       }
-      // The value that stands in rope_parameters holds.
-      if (key == "partial_rotary_factor" && HoldsPartial(config)) continue;
+      if (key == kPartial && HoldsPartial(config)) continue;
       if (!config.contains(key)) config[key] = value;
     }
   }

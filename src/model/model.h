@@ -134,9 +134,10 @@ class Model final : public LoadedModel {
   // x += the branch of attention, a convolution or a net whose first product StoreKv computed.
   void EndMixer(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
   void Attend(uint32_t layer, std::span<const kernels::AttentionSpan> spans, const kv::KvView& kv);
-  // x += norm(group * input), the norm only where the architecture has one.
+  // x += norm(group * input + bias), the norm only where the architecture has one, the bias only
+  // where the model does.
   void AddToResidual(const MatrixGroup& group, const float* input, uint32_t rows,
-                     std::span<const float> post_norm);
+                     std::span<const float> post_norm, std::span<const float> bias = {});
   // x += norm(the feed-forward layer `weights` of normed).
   void FeedForward(const FeedForwardWeights& weights, uint32_t rows,
                    std::span<const float> post_norm);

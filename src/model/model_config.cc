@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -497,6 +498,26 @@ absl::Status ReadFeedForward(const ArchitectureKeys& keys, ModelConfig& config) 
   return OkStatus();
 }
 
+// Where one layer has biases, all must have them.
+void ReadBiases(const GgufFile& file, ModelConfig& config) {
+  const ArchitectureTraits& traits = *config.traits;
+  const auto has_tensor = [&file](std::initializer_list<std::string_view> ends) {
+    return std::ranges::any_of(file.tensors(), [&](const GgufTensor& tensor) {
+      return std::ranges::any_of(ends, [&](auto end) { return tensor.name.ends_with(end); });
+    });
+  };
+  config.has_qkv_bias = traits.qkv_bias;
+  config.has_output_bias = traits.output_bias;
+  if (traits.attention_biases) {
+    config.has_qkv_bias =
+        has_tensor({".attn_q.bias", ".attn_k.bias", ".attn_v.bias", ".attn_qkv.bias"});
+    config.has_output_bias = has_tensor({".attn_output.bias"});
+  }
+  if (traits.ffn_biases) {
+    config.has_ffn_bias = has_tensor({".ffn_gate.bias", ".ffn_up.bias", ".ffn_down.bias"});
+  }
+}
+
 // vocab_size, the tokenizer and token_embd must agree: a sampled id is looked up in both. A model
 // folder has its tokenizer in a file of its own, which src/text compares.
 absl::Status ReadVocab(const ArchitectureKeys& keys, ModelConfig& config) {
@@ -533,7 +554,10 @@ std::string CanonicalExtras(const ModelConfig& config) {
                        std::bit_cast<uint64_t>(config.local_rope_base));
     for (bool local : config.layer_is_local) out += local ? '1' : '0';
   }
-  if (config.traits->uniform_window) out += fmt::format(" window={}", config.window);
+  // Models with one tensor for q, k and v (phi3) had it from the start, also where it is 0.
+  if (config.traits->uniform_window && (config.window > 0 || config.traits->fused_projections)) {
+    out += fmt::format(" window={}", config.window);
+  }
   if (config.traits->mixed_layers) out += CanonicalMixedLayers(config);
   if (!config.layer_is_unrotated.empty()) {
     out += " unrotated=";
@@ -665,6 +689,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
     config.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(config.hidden_size)));
   }
   config.tied_output = file.FindTensor("output.weight") == nullptr;
+  ReadBiases(file, config);
   BATON_RETURN_IF_ERROR(PlanTensors(file, config).status());
   return config;
 }

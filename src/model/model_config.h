@@ -72,8 +72,7 @@ struct ModelConfig {
   RopeScaling rope_scaling;       // of the layers that turn by rope_base
   float attention_scale = 0;      // of q * k
   float embedding_scale = 1;
-  // Makes a text's vector. A model that says nothing is causal, so that its last token alone has
-  // seen the whole text.
+  // Makes a text's vector. The last token of a causal model alone has seen the whole text.
   Pooling pooling = Pooling::kLast;
   // The file's factor of every branch before it is added (traits->multipliers). The stream
   // is computed divided by it: x' = x / branch_scale, so that branches are added as they are.
@@ -88,8 +87,7 @@ struct ModelConfig {
   std::vector<bool> layer_is_local;  // [num_layers]
   // Layers whose q and k do not turn (traits->unrotated_step); empty when all do.
   std::vector<bool> layer_is_unrotated;  // [num_layers] or empty
-  // Layers with a short convolution instead of attention (traits->short_convs); empty when no layer
-  // can have one.
+  // Layers with a short convolution instead of attention (traits->short_convs).
   std::vector<bool> layer_is_conv;  // [num_layers] or empty
   uint32_t conv_taps = 0;           // tokens that a convolution sees, its own included
   // Layers with a gated delta net (traits->delta_nets), or of Mamba-2 (traits->mamba), instead of
@@ -105,10 +103,12 @@ struct ModelConfig {
   // Heads of local layers, where they are not those of the others (traits->mixed_layers); else 0.
   uint32_t local_kv_heads = 0;
   uint32_t local_head_dim = 0;
-  // So many last layers have no K and V of their own. Each reads what the last layer of its kind
-  // before them stored.
+  // So many last layers read the K and V that the last layer of their kind before them stored.
   uint32_t num_shared_layers = 0;
-  bool key_is_value = false;  // layers that are not local: V is K before its norm
+  bool key_is_value = false;     // layers that are not local: V is K before its norm
+  bool has_qkv_bias = false;     // of all layers of attention: attn_q|k|v.bias
+  bool has_output_bias = false;  // of all layers of attention: attn_output.bias
+  bool has_ffn_bias = false;     // of all layers without experts: ffn_gate|up|down.bias
   // [num_layers]; empty where every layer has ffn_size. 0: it has none (traits->mamba).
   std::vector<uint32_t> ffn_sizes;
   // Elements of the vector that each token gives each layer (per_layer_token_embd); 0: none.

@@ -144,7 +144,7 @@ void Model::RotateAndStore(uint32_t layer, const LayerRows& rows, const KvView& 
     args.cos_sin = nullptr;
   }
   args.interleaved = config_.rope_interleaved;
-  if (config_.traits->qkv_bias) {
+  if (config_.has_qkv_bias) {
     ops_->add_bias(*pool_, ws.qkv, weights.qkv_bias.data(), num_rows, stride);
   }
   if (config_.traits->head_norms) {
@@ -183,10 +183,8 @@ void Model::EndMixer(uint32_t layer, const LayerRows& layer_rows, const KvView& 
                         {gate, config_.projected_size(layer), rows, config_.q_size(), ws.attended});
     }
   }
-  AddToResidual(weights.attn_output, ws.attended, rows, weights.post_attn_norm);
-  if (config_.traits->output_bias) {
-    ops_->add_bias(*pool_, ws.x, weights.output_bias.data(), rows, config_.hidden_size);
-  }
+  AddToResidual(weights.attn_output, ws.attended, rows, weights.post_attn_norm,
+                weights.output_bias);
 }
 
 void Model::AttendAndFeedForward(uint32_t layer, const LayerRows& layer_rows, const KvView& kv) {
@@ -235,16 +233,15 @@ void Model::Attend(uint32_t layer, std::span<const AttentionSpan> spans, const K
 }
 
 void Model::AddToResidual(const MatrixGroup& group, const float* input, uint32_t rows,
-                          std::span<const float> post_norm) {
+                          std::span<const float> post_norm, std::span<const float> bias) {
   ModelWorkspace& ws = *workspace_;
   const MatMulRunner run{*ops_, *pool_, ws};
   const uint32_t hidden = config_.hidden_size;
   const GroupInput in{input, rows, group.parts.front().k()};
-  if (post_norm.empty()) {
-    run.MatMul(group, in, {ws.x, hidden, Epilogue::kAdd});
-    return;
-  }
-  run.MatMul(group, in, {ws.normed, hidden, Epilogue::kStore});
+  float* const out = post_norm.empty() ? ws.x : ws.normed;
+  run.MatMul(group, in, {out, hidden, post_norm.empty() ? Epilogue::kAdd : Epilogue::kStore});
+  if (!bias.empty()) ops_->add_bias(*pool_, out, bias.data(), rows, hidden);
+  if (post_norm.empty()) return;
   ops_->rms_norm(*pool_, {ws.normed, post_norm.data(), rows, hidden, config_.rms_epsilon, ws.x,
                           Epilogue::kAdd});
 }
@@ -256,12 +253,15 @@ void Model::Gate(const FeedForwardWeights& weights, const float* input, uint32_t
     const uint32_t n = weights.gate_up.n;
     run.MatMul(weights.gate_up, {input, rows, config_.hidden_size},
                {ws.gated, n, Epilogue::kStore});
+    if (!weights.gate_up_bias.empty()) {
+      ops_->add_bias(*pool_, ws.gated, weights.gate_up_bias.data(), rows, n);
+    }
     return ops_->relu_squared(*pool_, ws.gated, size_t{rows} * n);
   }
   const uint32_t width = weights.gate_up.n / 2;
   run.MatMul(weights.gate_up, {input, rows, config_.hidden_size},
              {ws.gate_up, 2 * width, Epilogue::kStore});
-  if (config_.traits->expert_biases) {
+  if (!weights.gate_up_bias.empty()) {
     ops_->add_bias(*pool_, ws.gate_up, weights.gate_up_bias.data(), rows, 2 * width);
   }
   switch (config_.traits->activation) {
@@ -283,7 +283,7 @@ void Model::FeedForward(const FeedForwardWeights& weights, uint32_t rows,
                         std::span<const float> post_norm) {
   const float* input = config_.traits->pre_norms ? workspace_->normed : workspace_->x;
   Gate(weights, input, rows);
-  AddToResidual(weights.down, workspace_->gated, rows, post_norm);
+  AddToResidual(weights.down, workspace_->gated, rows, post_norm, weights.down_bias);
 }
 
 void Model::SortPairs(uint32_t rows) {

@@ -63,29 +63,25 @@ absl::Status LoadPerLayer(const LayerTensors& tensors, WeightPacking& packing, L
   return OkStatus();
 }
 
-// The biases of the experts; a matrix of F32 is checked as weights are.
-absl::Status CopyExpertBiases(const LayerTensors& tensors, WeightPacking& packing,
-                              LayerWeights& out) {
-  if (tensors.gate_bias == nullptr) return OkStatus();
-  for (const GgufTensor* bias : {tensors.gate_bias, tensors.up_bias, tensors.down_bias}) {
+// The biases of the one feed-forward layer, or of the experts: a matrix of F32, which is checked as
+// weights are.
+absl::Status CopyFeedForwardBiases(const LayerTensors& tensors, WeightPacking& packing,
+                                   LayerWeights& out) {
+  const auto copy = [&](const GgufTensor* bias,
+                        std::vector<float> FeedForwardWeights::*to) -> absl::Status {
+    if (bias == nullptr) return OkStatus();
     BATON_RETURN_IF_ERROR(CheckPart(WholePart(bias), packing.pool()));
-  }
-  const std::vector<float> gate = FloatsOf(*tensors.gate_bias);
-  const std::vector<float> up = FloatsOf(*tensors.up_bias);
-  const std::vector<float> down = FloatsOf(*tensors.down_bias);
-  const size_t ffn = gate.size() / out.ffn.size();
-  const size_t hidden = down.size() / out.ffn.size();
-  for (size_t e = 0; e < out.ffn.size(); ++e) {
-    const auto row = [e](const std::vector<float>& rows, size_t n) {
-      return std::span(rows).subspan(e * n, n);
-    };
-    FeedForwardWeights& expert = out.ffn[e];
-    for (const std::span<const float> half : {row(gate, ffn), row(up, ffn)}) {
-      expert.gate_up_bias.insert(expert.gate_up_bias.end(), half.begin(), half.end());
+    const std::vector<float> rows = FloatsOf(*bias);
+    const size_t n = rows.size() / out.ffn.size();
+    for (size_t e = 0; e < out.ffn.size(); ++e) {
+      const auto row = std::span(rows).subspan(e * n, n);
+      (out.ffn[e].*to).insert((out.ffn[e].*to).end(), row.begin(), row.end());
     }
-    expert.down_bias.assign(row(down, hidden).begin(), row(down, hidden).end());
-  }
-  return OkStatus();
+    return OkStatus();
+  };
+  BATON_RETURN_IF_ERROR(copy(tensors.gate_bias, &FeedForwardWeights::gate_up_bias));
+  BATON_RETURN_IF_ERROR(copy(tensors.up_bias, &FeedForwardWeights::gate_up_bias));
+  return copy(tensors.down_bias, &FeedForwardWeights::down_bias);
 }
 
 absl::StatusOr<MatrixGroup> PackQkv(const LayerTensors& tensors, const HeadOrder& order,
@@ -313,6 +309,7 @@ absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, const Tensor
   for (size_t e = 0; e < out.ffn.size(); ++e) {
     BATON_ASSIGN_OR_RETURN(out.ffn[e], LoadFeedForward(tensors, e, packing));
   }
+  BATON_RETURN_IF_ERROR(CopyFeedForwardBiases(tensors, packing, out));
   if (tensors.router == nullptr) return out;
   BATON_ASSIGN_OR_RETURN(out.router, packing.One(WholePart(tensors.router)));
   if (tensors.shared_gate != nullptr) {
@@ -323,7 +320,6 @@ absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, const Tensor
   if (tensors.shared_router != nullptr) {
     BATON_ASSIGN_OR_RETURN(out.shared_router, packing.One(WholePart(tensors.shared_router)));
   }
-  BATON_RETURN_IF_ERROR(CopyExpertBiases(tensors, packing, out));
   return out;
 }
 

@@ -59,8 +59,8 @@ class MappedRows {
 struct FeedForwardWeights {
   MatrixGroup gate_up;  // [2 * ffn, hidden]; of GateActivation::kReluSquared [ffn, hidden]
   MatrixGroup down;     // [hidden, ffn]
-  // Empty unless the experts of the architecture have them.
-  std::vector<float> gate_up_bias;  // [2 * ffn]
+  // Empty unless the model has them.
+  std::vector<float> gate_up_bias;  // as the columns of gate_up
   std::vector<float> down_bias;     // [hidden]
 };
 

@@ -44,7 +44,8 @@ absl::Status ReadFactor(const GgufFile& file, const std::string& prefix, RopeSca
 }
 
 // yarn_attn_factor: llama.cpp's converter writes the attention_factor of a config.json there, which
-// is the whole amplitude. attn_factor is what the usual amplitude is multiplied by.
+// is the whole amplitude, also beside mscale_all_dim (yarn_log_multiplier). attn_factor is what the
+// usual amplitude is multiplied by.
 absl::Status ReadWholeAmplitude(const GgufFile& file, const std::string& prefix, RopeScaling& out) {
   const std::string key = prefix + "yarn_attn_factor";
   if (file.FindValue(key) == nullptr) return OkStatus();
@@ -52,9 +53,11 @@ absl::Status ReadWholeAmplitude(const GgufFile& file, const std::string& prefix,
       out.type == RopeScalingType::kYarn ? DoubleRange{1e-2, 1e2} : DoubleRange{1.0, 1.0};
   BATON_ASSIGN_OR_RETURN(const double amplitude, RangedDouble(file, key, 1.0, range));
   if (out.type != RopeScalingType::kYarn) return OkStatus();
-  if (out.attention_factor != 1.0) {
-    return Unimplemented("key \"{}\" is {} beside \"{}attn_factor\" {}: only one of them is read",
-                         key, amplitude, prefix, out.attention_factor);
+  const std::string other_key = prefix + "attn_factor";
+  BATON_ASSIGN_OR_RETURN(const double other, file.DoubleOr(other_key, 1.0));
+  if (other != 1.0) {
+    return Unimplemented("key \"{}\" is {} beside \"{}\" {}: only one of them is read", key,
+                         amplitude, other_key, other);
   }
   // As a folder gives it, so that both forms have the same weights_id.
   out.attention_factor = static_cast<float>(amplitude / (1.0 + 0.1 * Logarithm(out.factor)));

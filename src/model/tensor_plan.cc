@@ -311,12 +311,13 @@ struct LayerPlanner {
   }
 
   // Gates and ups of all experts: two tensors, or one with the gates of an expert above its ups.
-  // Only where no device computes the model: none takes them apart.
+  // Read where no device computes the model: none takes them apart.
   absl::Status ExpertGates(LayerTensors& out) const {
     const uint32_t hidden = config.hidden_size;
     const uint32_t ffn = config.ffn_size;
     const uint32_t count = config.num_experts;
-    if (config.traits->delta_nets && finder.Has(Name("ffn_gate_up_exps"))) {
+    const bool is_for_processors = config.traits->delta_nets || config.traits->latent_kv;
+    if (is_for_processors && finder.Has(Name("ffn_gate_up_exps"))) {
       BATON_ASSIGN_OR_RETURN(out.gate_up,
                              finder.Matrices(Name("ffn_gate_up_exps"), count, 2 * ffn, hidden));
       return OkStatus();
@@ -374,7 +375,32 @@ struct LayerPlanner {
     return OkStatus();
   }
 
+  // Whether one tensor holds q, k and v. Writers of files may join them for other architectures
+  // too.
+  bool HoldsQkv() const {
+    const bool can_be_joined =
+        !config.traits->output_gate && !config.traits->mixed_layers && !finder.Has(Name("attn_q"));
+    return config.traits->fused_projections || (can_be_joined && finder.Has(Name("attn_qkv")));
+  }
+
+  // Beside a joined matrix the biases may be joined, too, or not.
+  absl::Status QkvBiases(LayerTensors& out) const {
+    const std::string joined = Name("attn_qkv", "bias");
+    if (out.qkv != nullptr && finder.Has(joined)) {
+      return Vector(out.qkv_bias, joined, config.qkv_size());
+    }
+    BATON_RETURN_IF_ERROR(Vector(out.q_bias, Name("attn_q", "bias"), config.q_size()));
+    BATON_RETURN_IF_ERROR(Vector(out.k_bias, Name("attn_k", "bias"), config.kv_size()));
+    return Vector(out.v_bias, Name("attn_v", "bias"), config.kv_size());
+  }
+
   absl::Status Attention(LayerTensors& out) const {
+    if (!HoldsQkv() && finder.Has(Name("attn_qkv")) && !finder.Has(Name("attn_q"))) {
+      return Unimplemented(
+          "tensor \"{}\" holds q, k and v, which a {} model has apart: convert it without "
+          "--fuse-qkv",
+          Name("attn_qkv"), config.architecture);
+    }
     if (config.traits->mixed_layers) return MixedAttention(out);
     if (config.traits->latent_kv) return LatentAttention(out);
     const uint32_t hidden = config.hidden_size;
@@ -382,7 +408,7 @@ struct LayerPlanner {
     if (config.traits->pre_norms) {
       BATON_RETURN_IF_ERROR(Vector(out.attn_norm, Name("attn_norm"), hidden));
     }
-    if (config.traits->fused_projections) {
+    if (HoldsQkv()) {
       BATON_ASSIGN_OR_RETURN(out.qkv, finder.Matrix(Name("attn_qkv"), config.qkv_size(), hidden));
     } else {
       BATON_ASSIGN_OR_RETURN(out.q, finder.Matrix(Name("attn_q"), q_rows, hidden));
@@ -391,11 +417,7 @@ struct LayerPlanner {
     }
     BATON_ASSIGN_OR_RETURN(out.attn_output,
                            finder.Matrix(Name("attn_output"), hidden, config.q_size()));
-    if (config.traits->qkv_bias) {
-      BATON_RETURN_IF_ERROR(Vector(out.q_bias, Name("attn_q", "bias"), config.q_size()));
-      BATON_RETURN_IF_ERROR(Vector(out.k_bias, Name("attn_k", "bias"), config.kv_size()));
-      BATON_RETURN_IF_ERROR(Vector(out.v_bias, Name("attn_v", "bias"), config.kv_size()));
-    }
+    if (config.has_qkv_bias) BATON_RETURN_IF_ERROR(QkvBiases(out));
     if (config.traits->head_norms) {
       BATON_RETURN_IF_ERROR(Vector(out.q_norm, Name("attn_q_norm"), config.head_dim));
       BATON_RETURN_IF_ERROR(Vector(out.k_norm, Name("attn_k_norm"), config.head_dim));
@@ -403,7 +425,7 @@ struct LayerPlanner {
     if (config.traits->sinks) {
       BATON_RETURN_IF_ERROR(Vector(out.sinks, Name("attn_sinks"), config.num_heads));
     }
-    if (config.traits->output_bias) {
+    if (config.has_output_bias) {
       BATON_RETURN_IF_ERROR(Vector(out.output_bias, Name("attn_output", "bias"), hidden));
     }
     if (config.traits->whole_norms) {
@@ -422,7 +444,9 @@ struct LayerPlanner {
     BATON_RETURN_IF_ERROR(Vector(out.ffn_norm, Name("attn_norm"), hidden));
     BATON_ASSIGN_OR_RETURN(out.gate_up, finder.Matrix(Name("ffn_up"), ffn, hidden));
     BATON_ASSIGN_OR_RETURN(out.down, finder.Matrix(Name("ffn_down"), hidden, ffn));
-    return OkStatus();
+    if (!config.has_ffn_bias) return OkStatus();
+    BATON_RETURN_IF_ERROR(Vector(out.up_bias, Name("ffn_up", "bias"), ffn));
+    return Vector(out.down_bias, Name("ffn_down", "bias"), hidden);
   }
 
   absl::Status FeedForward(LayerTensors& out) const {
@@ -440,7 +464,10 @@ struct LayerPlanner {
       BATON_ASSIGN_OR_RETURN(out.gate, finder.Matrix(Name("ffn_gate"), ffn, hidden));
       BATON_ASSIGN_OR_RETURN(out.up, finder.Matrix(Name("ffn_up"), ffn, hidden));
       BATON_ASSIGN_OR_RETURN(out.down, finder.Matrix(Name("ffn_down"), hidden, ffn));
-      return OkStatus();
+      if (!config.has_ffn_bias) return OkStatus();
+      BATON_RETURN_IF_ERROR(Vector(out.gate_bias, Name("ffn_gate", "bias"), ffn));
+      BATON_RETURN_IF_ERROR(Vector(out.up_bias, Name("ffn_up", "bias"), ffn));
+      return Vector(out.down_bias, Name("ffn_down", "bias"), hidden);
     }
     const uint32_t count = config.num_experts;
     BATON_ASSIGN_OR_RETURN(out.router, finder.Matrix(Name("ffn_gate_inp"), count, hidden));
@@ -536,7 +563,8 @@ std::vector<float> FloatsOf(const GgufTensor& tensor) {
 
 std::vector<float> QkvBiasOf(const LayerTensors& tensors) {
   std::vector<float> out;
-  for (const GgufTensor* bias : {tensors.q_bias, tensors.k_bias, tensors.v_bias}) {
+  for (const GgufTensor* bias :
+       {tensors.qkv_bias, tensors.q_bias, tensors.k_bias, tensors.v_bias}) {
     if (bias == nullptr) continue;
     const std::vector<float> values = FloatsOf(*bias);
     out.insert(out.end(), values.begin(), values.end());

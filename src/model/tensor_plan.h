@@ -38,9 +38,9 @@ struct LayerTensors {
   const GgufTensor* sinks = nullptr;           // [heads] F32
   const GgufTensor* output_bias = nullptr;     // [hidden] F32
   const GgufTensor* router_bias = nullptr;     // [experts] F32
-  const GgufTensor* gate_bias = nullptr;       // [experts, ffn] F32
-  const GgufTensor* up_bias = nullptr;         // [experts, ffn] F32
-  const GgufTensor* down_bias = nullptr;       // [experts, hidden] F32
+  const GgufTensor* gate_bias = nullptr;       // [ffn] F32; of experts [experts, ffn]
+  const GgufTensor* up_bias = nullptr;         // as gate_bias
+  const GgufTensor* down_bias = nullptr;       // [hidden] F32; of experts [experts, hidden]
   const GgufTensor* layer_scale = nullptr;     // [1] F32: of the stream after the layer
   const GgufTensor* per_layer_gate = nullptr;  // [per_layer, hidden]
   const GgufTensor* per_layer_out = nullptr;   // [hidden, per_layer]
@@ -64,7 +64,8 @@ struct LayerTensors {
   const GgufTensor* mamba_in = nullptr;   // [input_size - v heads, hidden]: z, x, B, C, dt
   const GgufTensor* conv_bias = nullptr;  // [channels] F32: x, B, C; null without
   const GgufTensor* skips = nullptr;      // [v heads, 1] F32
-  // Matrices that the file holds as one (traits->fused_projections); q, k, v, gate and up are null.
+  // Matrices that the file holds as one; q, k, v, or gate and up are null. qkv: in some files of
+  // any architecture; gate_up: with traits->fused_projections.
   const GgufTensor* qkv = nullptr;  // [qkv_size, hidden]
   // [2 * ffn, hidden]; of experts [experts, 2 * ffn, hidden]; without a gate [ffn, hidden].
   const GgufTensor* gate_up = nullptr;
@@ -86,6 +87,7 @@ struct LayerTensors {
   // The product whose sigmoid the shared expert is times (traits->gated_shared_expert).
   const GgufTensor* shared_router = nullptr;  // [hidden] F32, or [1, hidden]
   const GgufTensor* choice_bias = nullptr;    // [experts] F32, of ExpertScore::kSigmoid
+  const GgufTensor* qkv_bias = nullptr;       // [qkv_size] F32: q_bias, k_bias, v_bias as one
 };
 
 // How rows of a layer's Q and K are reordered when they are packed (ModelConfig::reorders_heads);

@@ -12,6 +12,8 @@
 
 #include "kernels/simt/run_options.h"
 #include "src/model/convert.h"
+#include "tests/model/changed_file.h"
+#include "tests/model/joined_tensors.h"
 #include "tests/model/on_device.h"
 #include "tests/model/test_model.h"
 #include "tests/test_seed.h"
@@ -95,6 +97,29 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"head128_qwen3", "q8_0"}, Case{"head64_gemma3", "q4_0"},
                       Case{"head64_qwen3moe", "q8_0"}),
     [](const auto& info) { return std::string(info.param.model) + "_" + info.param.type; });
+
+// A file may hold q, k and v of a layer in one tensor: each part goes to its place, of one rank or
+// of several.
+TEST(DeviceJoinedQkvTest, GivesTheBitsOfThreeTensors) {
+  ChangedFile joined("tiny_head64_qwen2.gguf");
+  JoinQkv("weight", joined);
+  JoinQkv("bias", joined);
+  const std::string path = joined.Write("device_joined_qkv.gguf");
+  const std::vector<TokenId> tokens = RandomTokens(70, TestSeed());
+  for (const uint32_t num_ranks : {1u, 2u}) {
+    const auto bf16 = kv::KvDtype::kBf16;
+    OnDevice apart(Tiny("head64_qwen2"), 64, 96, bf16, num_ranks);
+    OnDevice together(path, 64, 96, bf16, num_ranks);
+    ASSERT_TRUE(apart.fixture.status().ok()) << apart.fixture.status();
+    ASSERT_TRUE(together.fixture.status().ok()) << together.fixture.status();
+    const auto one = apart.fixture.Run({{0, 0, tokens}});
+    const auto other = together.fixture.Run({{0, 0, tokens}});
+    ASSERT_TRUE(one.ok() && other.ok()) << one.status() << other.status();
+    EXPECT_EQ(*one, *other) << num_ranks;
+    EXPECT_EQ(apart.fixture.KvBytes(0, 70), together.fixture.KvBytes(0, 70)) << num_ranks;
+  }
+  fs::remove(path);
+}
 
 // A step of few rows reads packed weights with as many kernels as it has for bf16. The next 64 rows
 // take one more kernel for each matrix. Unpacking the matrices of a layer, for more rows than that,

@@ -205,7 +205,9 @@ TEST(HfConfigTest, WhatIsNotComputedIsRefusedByName) {
       {"llama", {{"quantization", {{"bits", 4}}}}, "\"quantization\" is {\"bits\": 4}"},
       {"qwen2", {{"num_experts", 4}}, "\"num_experts\" is 4"},
       {"gemma3_text", {{"final_logit_softcapping", 30.0}}, "\"final_logit_softcapping\" is 30.0"},
-      {"mistral", {{"sliding_window", 128}}, "\"sliding_window\" is 128"},
+      {"mistral", {{"sliding_window", 0}}, "\"sliding_window\""},
+      {"mistral", {{"sliding_window", 128}, {"use_sliding_window", true}}, "use_sliding_window"},
+      {"llama", {{"sliding_window", 128}}, "\"sliding_window\" is 128"},
       {"qwen3_moe",
        {{"use_sliding_window", true}, {"sliding_window", 8}},
        "\"sliding_window\" is 8"},
@@ -321,9 +323,23 @@ TEST(HfConfigTest, TheTextPartOfMistral3IsReadAsItsModel) {
     EXPECT_FALSE(status.ok()) << test.change;
     EXPECT_THAT(std::string(status.message()), HasSubstr(test.model_type));
   }
-  Json windowed = text;
-  windowed["sliding_window"] = 64;
-  ExpectRefused(windowed.dump(), E::kUnsupportedValue, "\"sliding_window\" is 64");
+}
+
+TEST(HfConfigTest, MistralsHaveTheWindowOfTheirConfigInEveryLayer) {
+  const Json rope = {{"rope_parameters", MinistralRope()}};
+  for (const Json& base : {SmallConfig("mistral"), With({"ministral3", rope})}) {
+    Json windowed = base;
+    windowed["sliding_window"] = 64;
+    EXPECT_THAT(KeysOf(windowed), HasSubstr(".attention.sliding_window"));
+    windowed["sliding_window"] = 256;  // all that it reads at once
+    EXPECT_EQ(KeysOf(windowed), KeysOf(base));
+  }
+  // The class has a window where the file has no key.
+  Json by_default = SmallConfig("mistral");
+  by_default.erase("sliding_window");
+  EXPECT_EQ(KeysOf(by_default), KeysOf(SmallConfig("mistral")));
+  by_default["max_position_embeddings"] = 32768;
+  EXPECT_THAT(KeysOf(by_default), HasSubstr("llama.attention.sliding_window"));
 }
 
 TEST(HfConfigTest, TheSameArithmeticUnderAnotherNameIsTheSame) {
@@ -420,6 +436,39 @@ TEST(HfConfigTest, LiteralsOfPythonAreNumbers) {
                 "no \"hybrid_override_pattern\"");
   ExpectRefused(with(R"("x":Infinit)"), E::kBadJson, "no JSON object");
   ExpectRefused(with(R"("x":NaNNaN)"), E::kBadJson, "no JSON object");
+}
+
+TEST(HfConfigTest, TheOuterConfigMaySayAgainWhatTheTextPartSays) {
+  const Json text = With({"qwen3_5_text",
+                          {{"rope_parameters", {{"partial_rotary_factor", 0.5}}},
+                           {"linear_num_value_heads", 16},
+                           {"layer_types", {"linear_attention", "full_attention"}}}});
+  Json outer = {
+      {"model_type", "qwen3_5"}, {"text_config", text}, {"vision_config", Json::object()}};
+  const std::string keys = KeysOf(outer);
+  for (const Change& again : {Change{"", {{"partial_rotary_factor", 0.5}}},
+                              Change{"", {{"hidden_size", 32}, {"head_dim", 16}}}}) {
+    Json repeated = outer;
+    repeated.update(again.change);
+    EXPECT_EQ(KeysOf(repeated), keys) << again.change;
+  }
+  outer["partial_rotary_factor"] = 0.25;
+  ExpectRefused(outer.dump(), E::kUnsupportedValue, "\"partial_rotary_factor\" is 0.25");
+}
+
+// Only releases from 5 on have this class, and there the value of rope_parameters holds.
+TEST(HfConfigTest, RopeParametersOfQwen35HoldBeforeAnOlderKey) {
+  Json json = With({"qwen3_5_text",
+                    {{"rope_parameters", {{"partial_rotary_factor", 0.5}}},
+                     {"layer_types", {"linear_attention", "full_attention"}}}});
+  const std::string keys = KeysOf(json);
+  json["partial_rotary_factor"] = 0.25;
+  EXPECT_EQ(KeysOf(json), keys);
+  json["rope_parameters"]["partial_rotary_factor"] = nullptr;
+  const std::string of_older = KeysOf(json);
+  EXPECT_NE(of_older, keys);
+  json.erase("partial_rotary_factor");
+  EXPECT_EQ(KeysOf(json), of_older) << "the default of the class";
 }
 
 TEST(HfConfigTest, TextModelsInsideOthersHaveTheDefaultsOfTheirClass) {

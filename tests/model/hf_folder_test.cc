@@ -133,8 +133,6 @@ TEST(HfFolderTest, RefusesConfigsByName) {
        [](Json& j) {
          j.update({{"use_sliding_window", true}, {"sliding_window", 16}, {"max_window_layers", 1}});
        }},
-      {"attention_bias", E::kUnsupportedValue, "qwen3",
-       [](Json& j) { j["attention_bias"] = true; }},
       {"partial_rotary_factor", E::kUnsupportedValue, "qwen3",
        [](Json& j) { j["partial_rotary_factor"] = 0.5; }},
       {"query_pre_attn_scalar", E::kUnsupportedValue, "gemma3",

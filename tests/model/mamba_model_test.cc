@@ -329,8 +329,8 @@ TEST(MambaModelTest, RefusesNumbersByName) {
 
 TEST(MambaModelTest, RefusesTensorsThatItDoesNotComputeAndNumbersThatAreNone) {
   ChangedFile biased(kFile);
-  biased.tensors().push_back({"blk.1.ffn_up.bias", {64}, 0, std::vector<std::byte>(64 * 4)});
-  EXPECT_THAT(RefusalOf(biased), HasSubstr("\"blk.1.ffn_up.bias\" is not part of a nemotron_h"));
+  biased.tensors().push_back({"blk.1.ffn_norm.bias", {64}, 0, std::vector<std::byte>(64 * 4)});
+  EXPECT_THAT(RefusalOf(biased), HasSubstr("\"blk.1.ffn_norm.bias\" is not part of a nemotron_h"));
   for (const char* name : {"blk.0.ssm_a", "blk.2.ssm_d", "blk.5.ssm_norm.weight",
                            "blk.7.ssm_conv1d.bias", "blk.0.ssm_dt.bias"}) {
     ChangedFile changed(kFile);
@@ -399,7 +399,6 @@ TEST(MambaModelTest, RefusesFoldersByKey) {
            Case{"mamba_hidden_act", "gelu", "mamba_hidden_act"},
            Case{"use_bias", true, "use_bias"},
            Case{"mamba_proj_bias", true, "mamba_proj_bias"},
-           Case{"mlp_bias", true, "mlp_bias"},
            Case{"attention_bias", true, "attention_bias"},
            Case{"time_step_limit", Json::array({0.0, 0.1}), "[0, Infinity]"},
            Case{"time_step_limit", Json::array({0.001, infinite}), "[0, Infinity]"},

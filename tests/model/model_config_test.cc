@@ -105,13 +105,11 @@ TEST(ModelConfigTest, RefusesByName) {
        }},
       {"llama.expert_count", kUnimplemented,
        [](GgufBuilder& b) { b.AddU32("llama.expert_count", 8); }},
-      {"sliding_window", kUnimplemented,
-       [](GgufBuilder& b) { b.AddU32("llama.attention.sliding_window", 512); }},
       {"adapter", kUnimplemented, [](GgufBuilder& b) { b.AddString("general.type", "adapter"); }},
       {"quantization_version", kUnimplemented,
        [](GgufBuilder& b) { b.AddU32("general.quantization_version", 1); }},
-      {"blk.0.attn_q.bias", kUnimplemented,
-       [](GgufBuilder& b) { b.AddF32Tensor("blk.0.attn_q.bias", {32}); }},
+      {"blk.0.attn_norm.bias", kUnimplemented,
+       [](GgufBuilder& b) { b.AddF32Tensor("blk.0.attn_norm.bias", {32}); }},
       {"blk.1.attn_q.weight", kUnimplemented,
        [](GgufBuilder& b) {
          b.AddF32Tensor("blk.1.attn_q.weight", {32, 32});
@@ -478,6 +476,26 @@ TEST(ModelConfigTest, YarnAttnFactorIsTheWholeAmplitude) {
   EXPECT_EQ(yarn("llama.rope.scaling.yarn_attn_factor", 2.0f),
             yarn("llama.rope.scaling.attn_factor",
                  static_cast<float>(2.0 / (1.0 + 0.1 * 1.3862943611198906))));
+}
+
+// Beside mscale_all_dim it is the whole amplitude, too, as in a folder.
+TEST(ModelConfigTest, YarnAttnFactorHoldsBesideALogMultiplier) {
+  const auto yarn = [](const std::vector<std::pair<const char*, float>>& keys) {
+    GgufBuilder file = TinyLlama({.architecture = "mistral3"});
+    file.AddString("mistral3.rope.scaling.type", "yarn")
+        .AddF32("mistral3.rope.scaling.factor", 4.0f)
+        .AddU32("mistral3.rope.scaling.original_context_length", 64);
+    for (const auto& [key, value] : keys) file.AddF32(key, value);
+    return file;
+  };
+  const std::pair<const char*, float> whole = {"mistral3.rope.scaling.yarn_attn_factor", 2.0f};
+  const std::pair<const char*, float> log = {"mistral3.rope.scaling.yarn_log_multiplier", 1.0f};
+  const std::pair<const char*, float> factor = {"mistral3.rope.scaling.attn_factor", 1.5f};
+  EXPECT_EQ(TextOf(yarn({whole, log})), TextOf(yarn({whole})));
+  EXPECT_NE(TextOf(yarn({whole, log})), TextOf(yarn({log})));
+  EXPECT_THAT(
+      std::string(Servable(yarn({whole, factor})).message()),
+      HasSubstr("yarn_attn_factor\" is 2 beside \"mistral3.rope.scaling.attn_factor\" 1.5"));
 }
 
 TEST(ModelConfigTest, RefusesImpossibleShapes) {
