@@ -11,7 +11,7 @@
 
 namespace baton::kernels {
 
-// Rates of `num_threads` threads together.
+// Rates of `num_threads` threads together; 0 = not known.
 struct MachineLimits {
   double read_gb_per_s;     // reading a buffer far larger than the caches, prefetched ahead
   double cache_gb_per_s;    // reading 4 MiB that were just read
