@@ -8,8 +8,8 @@ using limits::kMaxClusterMessageBytes;
 
 grpc::ChannelArguments ClusterChannelArguments(int first_backoff_ms, int ping_timeout_ms) {
   constexpr int kMaxBackoffMs = 1000;
-  // Of one try, TLS and the first frame of HTTP/2 included. Shorter than this, and a try of a
-  // router, which begins anew each time, never succeeds over a long way or at a busy host.
+  // One try takes so long at most, TLS and the first frame of HTTP/2 included. A router's tries
+  // begin anew each time: with less, none succeeds over a long way or at a busy host.
   constexpr int kConnectTimeoutMs = 1000;
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxClusterMessageBytes);
