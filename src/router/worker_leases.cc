@@ -201,7 +201,7 @@ void WorkerLeases::OnSessionDown(SessionRef session, std::string_view reason, in
     BATON_LOG_WARN("the session with worker {} ended: {}", worker->description.name.worker_id,
                    reason);
   } else if (std::has_single_bit(++worker->num_failed_sessions)) {
-    // It is tried four times a second for as long as the worker registers.
+    // It is tried up to four times a second for as long as the worker registers.
     BATON_LOG_WARN("no session with worker {} at {} after {} tries: {}",
                    worker->description.name.worker_id, worker->description.grpc_address,
                    worker->num_failed_sessions, reason);

@@ -10,9 +10,9 @@
 namespace baton::rpc {
 
 // Answers of limits::kMaxClusterMessageBytes, keepalive (src/base/keepalive.h), no proxy of the
-// environment, and tries to connect `first_backoff_ms` to a second apart: gRPC's own back-off would
-// hide a process that has come back for up to two minutes. (What is set once more later does not
-// count.)
+// environment, a second for each try to connect, and tries `first_backoff_ms` to a second apart:
+// gRPC's own back-off would hide a process that has come back for up to two minutes. (What is set
+// once more later does not count.)
 grpc::ChannelArguments ClusterChannelArguments(int first_backoff_ms,
                                                int ping_timeout_ms = kKeepaliveTimeoutMs);
 

@@ -1,4 +1,4 @@
-// What the measurement of a machine gives where it has too little.
+// The measurement of a machine that has too little for it.
 #include "kernels/cpu/machine_limits.h"
 
 #include <cstdint>
