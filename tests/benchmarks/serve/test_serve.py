@@ -193,6 +193,7 @@ open(flag("--json"), "w").write(json.dumps({"runs": [run]}))
 
     def test_the_capacity_is_the_best_number_of_clients_measured_again(self):
         said = """
+open(sys.argv[0] + ".seeds", "a").write(flag("--seed") + " ")
 users, end = int(flag("--users")), float(flag("--duration").rstrip("s"))
 per_s = {1: 4, 2: 8, 3: 6}[users] - (2 if end > 6.5 else 0)  # luck does not last
 record = {"outcome": "ok", "first_token_us": 0, "gaps_us": [1000]}
@@ -212,6 +213,8 @@ open(flag("--json"), "w").write(json.dumps({"runs": [run]}))
                 close=lambda: closed.append(True),
             )
             found = overload.measure_capacity(server, args)
+            seeds = Path(args.baton + ".seeds").read_text().split()
+        self.assertEqual(len(set(seeds)), 4, "no prompt is asked for twice")
         self.assertEqual([loop["per_s"] for loop in found["closed"]], [4, 8, 6])
         capacity = found["capacity"]
         self.assertEqual((capacity["clients"], capacity["per_s"]), (2, 6))
