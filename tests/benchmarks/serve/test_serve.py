@@ -20,6 +20,7 @@ import machine  # noqa: E402
 import mode_map  # noqa: E402
 import overload  # noqa: E402
 import routers  # noqa: E402
+import speculation  # noqa: E402
 import structured  # noqa: E402
 import token_trace  # noqa: E402
 
@@ -107,6 +108,21 @@ class LendingTest(unittest.TestCase):
             found["stream1"]["to_aggregated"], {"split": {"median": 1.5, "low": 1, "high": 2}}
         )
         self.assertEqual(found["ttft128"]["to_aggregated"]["split"]["median"], 2.5)
+
+
+class SpeculationTest(unittest.TestCase):
+    def test_ratios_are_of_the_same_round(self):
+        def turn(mode, k, rate, guessed=0, right=0):
+            row = {"tokens_per_s": rate, "speculated": guessed, "accepted": right}
+            return {"mode": mode, "round": k, "rows": {"free4": row}}
+
+        rounds = [turn("off", 0, 100.0), turn("ngram", 0, 90.0, 8, 2), turn("auto", 0, 100.0)]
+        rounds += [turn("off", 1, 50.0), turn("ngram", 1, 50.0, 2, 2), turn("auto", 1, 60.0)]
+        row = speculation.summary_of(rounds)["free4"]
+        self.assertEqual(row["median"], {"off": 75.0, "ngram": 70.0, "auto": 80.0})
+        self.assertAlmostEqual(row["to_off"]["ngram"]["median"], 0.95)
+        self.assertAlmostEqual(row["to_off"]["auto"]["median"], 1.1)
+        self.assertAlmostEqual(row["right"], 0.4)
 
 
 class OverloadTest(unittest.TestCase):
