@@ -55,7 +55,7 @@ int64_t PriorityUs(int64_t arrival_us, uint32_t num_left, uint32_t aging_tokens_
 // A prefill worker's step of short prompts that all end in it may take so many times the target, at
 // most such a part of the time that all prompts here take (NOTES.md: "Prompts that end together").
 constexpr int64_t kGroupTimes = 4;
-constexpr int64_t kGroupShare = 4;
+constexpr int64_t kGroupShare = 2;
 
 // The time that so many tokens of prompts take.
 int64_t BacklogUs(const StepCost& cost, uint64_t num_tokens, uint32_t max_chunk) {

@@ -599,8 +599,13 @@ def speculation(result):
     ]
     for name, row in result["summary"].items():
         text, streams = re.fullmatch(r"([a-z]+)(\d+)", name).groups()
-        ratios = " | ".join(f"{row['to_off'][mode]:.2f}" for mode in ("ngram", "auto"))
-        off, right = row["median"]["off"], f"{100 * row['right']:.0f} %"
+        # Files of the script before had medians alone.
+        ratios = " | ".join(
+            f"{ratio:.2f}" if isinstance(ratio, float) else ratio_of(ratio)
+            for ratio in (row["to_off"][mode] for mode in ("ngram", "auto"))
+        )
+        off = row["median"]["off"]
+        right = "-" if row["right"] is None else f"{100 * row['right']:.0f} %"
         lines.append(f"| {text} | {streams} | {off:.0f} | {ratios} | {right} |")
     rounds = len({turn["round"] for turn in result["rounds"]})
     return [*lines, "", f"Medians of {rounds} rounds in turn. {where(result)}"]

@@ -269,10 +269,10 @@ def cores_of(pids, client, seconds):
     return {name: round((after[name] - before[name]) / took, 4) for name in after}
 
 
-def closed_loop(where, args, model, num_clients, seconds):
+def closed_loop(where, args, model, num_clients, seconds, seed):
     """Answers of clients that each have one request under way, after a warm-up."""
     flags = ["--users", str(num_clients), "--duration", f"{WARM_UP_S + seconds:g}s"]
-    return load(where, args, model, {}, [*flags, "--seed", str(1000 * num_clients)])[0]
+    return load(where, args, model, {}, [*flags, "--seed", str(seed)])[0]
 
 
 def open_loop(where, args, model, pids, rate):
@@ -290,9 +290,9 @@ def gaps_ms(answers):
     ]
 
 
-def measure_loop(server, where, args, num_clients, seconds):
+def measure_loop(server, where, args, num_clients, seconds, seed):
     """Answers a second of a closed loop, and the tail of their gaps."""
-    answers = closed_loop(where, args, server.model, num_clients, seconds)
+    answers = closed_loop(where, args, server.model, num_clients, seconds, seed)
     end = WARM_UP_S + seconds
     served = [a for a in answers if a.status == 200]
     rate = sum(WARM_UP_S < a.ended <= end for a in served) / seconds
@@ -305,14 +305,19 @@ def measure_loop(server, where, args, num_clients, seconds):
 
 def measure_capacity(server, args):
     """The capacity, and all closed loops. The best of several short loops was lucky too, so its
-    number of clients is measured again, for as long as an open loop takes."""
+    number of clients is measured again, for as long as an open loop takes. Each loop has a seed of
+    its own: prompts that came before are in the server's prefix cache, and cost nothing."""
     where = server.open()
     try:
-        loops = [measure_loop(server, where, args, n, args.closed_seconds) for n in args.streams]
+        loops = [
+            measure_loop(server, where, args, n, args.closed_seconds, args.seed + 1 + i)
+            for i, n in enumerate(args.streams)
+        ]
         best = max(loops, key=lambda loop: loop["per_s"])
         if best["per_s"] == 0:
             raise SystemExit(f"{server.name} answered nothing in any closed loop")
-        capacity = measure_loop(server, where, args, best["clients"], args.seconds)
+        seed = args.seed + 1 + len(loops)
+        capacity = measure_loop(server, where, args, best["clients"], args.seconds, seed)
     finally:
         server.close()
     return {"capacity": capacity, "closed": loops}

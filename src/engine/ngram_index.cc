@@ -63,26 +63,22 @@ void NgramIndex::SkipTo(uint32_t size) {
   next_end_ = first_end_;
 }
 
-uint32_t NgramIndex::Find(std::span<const TokenId> tokens) {
+NgramIndex::Place NgramIndex::Find(std::span<const TokenId> tokens) {
   const auto size = static_cast<uint32_t>(tokens.size());
-  uint32_t best = 0;
-  uint32_t best_match = 0;
+  Place best;
   uint32_t end = SlotOf(tokens, size);
   for (uint32_t visited = 0; end != 0 && visited < kMaxVisited; ++visited) {
     uint32_t match = 2;
     while (match < std::min(end, kMaxMatch) && tokens[end - 1 - match] == tokens[size - 1 - match])
       ++match;
-    if (match > best_match) {
-      best = end;
-      best_match = match;
-    }
+    if (match > best.num_agreeing) best = {end, match};
     end = earlier_[end - first_end_];
   }
   return best;
 }
 
-void NgramIndex::Guess(std::span<const TokenId> tokens, uint32_t max_tokens,
-                       std::vector<TokenId>* out) {
+uint32_t NgramIndex::Guess(std::span<const TokenId> tokens, uint32_t max_tokens,
+                           std::vector<TokenId>* out) {
   const auto size = static_cast<uint32_t>(tokens.size());
   SkipTo(size);
   // The text's own end is not an earlier place: it is inserted once the text goes on.
@@ -90,14 +86,15 @@ void NgramIndex::Guess(std::span<const TokenId> tokens, uint32_t max_tokens,
     if (next_end_ - first_end_ == window_) Shift(tokens);
     Insert(tokens, next_end_);
   }
-  const uint32_t place = size < 3 ? 0 : Find(tokens);
-  if (place == 0) return;
+  const Place place = size < 3 ? Place() : Find(tokens);
+  if (place.end == 0) return 0;
   const size_t begin = out->size();
   for (uint32_t i = 0; i < max_tokens; ++i) {
-    const uint32_t from = place + i;
+    const uint32_t from = place.end + i;
     const TokenId guess = from < size ? tokens[from] : (*out)[begin + (from - size)];
     out->push_back(guess);
   }
+  return place.num_agreeing;
 }
 
 }  // namespace baton::engine

@@ -34,8 +34,9 @@ class NgramIndex {
 
   // Appends at most `max_tokens` guesses of what follows `tokens`, which begin with the tokens of
   // the call before. A guess that reaches the end of the text goes on with itself. About 20 ns for
-  // each token since the call before, of which the last `window` alone are read.
-  void Guess(std::span<const TokenId> tokens, uint32_t max_tokens, std::vector<TokenId>* out);
+  // each token since the call before, of which the last `window` alone are read. Returns how many
+  // tokens before the guesses' place agree with the last ones (2 to kMaxMatch); 0 = no guess.
+  uint32_t Guess(std::span<const TokenId> tokens, uint32_t max_tokens, std::vector<TokenId>* out);
 
  private:
   // The places [., place) whose last two tokens are those of [., end): their slot, which holds the
@@ -46,8 +47,12 @@ class NgramIndex {
   void Shift(std::span<const TokenId> tokens);
   // Leaves out what the Shifts up to `size` would forget again.
   void SkipTo(uint32_t size);
-  // The end of the best earlier place; 0 = there is none.
-  uint32_t Find(std::span<const TokenId> tokens);
+  // The end of the best earlier place, and how many tokens agree; 0 = there is none.
+  struct Place {
+    uint32_t end = 0;
+    uint32_t num_agreeing = 0;
+  };
+  Place Find(std::span<const TokenId> tokens);
 
   const uint32_t window_;
   uint32_t first_end_ = 2;       // smallest end that is kept

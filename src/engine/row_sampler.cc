@@ -210,9 +210,6 @@ ItemResult RowSampler::TakeTokens(const BatchItem& item, Row* first) {
     if (!goes_on) break;
   }
   state_->numbers.accepted_tokens += result.num_accepted;
-  if (num_proposed > 0 && choice->guesses != nullptr) {
-    choice->guesses->length.Note(num_proposed, result.num_accepted);
-  }
   return result;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 
 #include "src/engine/live_request.h"
 
@@ -12,13 +13,6 @@ using scheduler::ItemResult;
 using scheduler::Sequence;
 using wire::GuessState;
 
-namespace {
-
-// A choice whose guesses do not pay tries one again after so many: its text may repeat itself now.
-constexpr uint32_t kTryAgainAfter = 64;
-
-}  // namespace
-
 std::string_view SpeculateModeName(SpeculateMode mode) {
   static constexpr std::string_view kNames[] = {"off", "ngram", "auto"};
   return kNames[static_cast<size_t>(mode)];
@@ -28,6 +22,7 @@ void Speculator::BeginStep(uint32_t num_rows, bool has_prompts) {
   num_rows_ = num_rows;
   expected_tokens_ = num_rows;
   has_prompts_ = has_prompts;
+  is_plain_ = mode_ == SpeculateMode::kAuto && num_guessing_steps_ + 1 >= kPlainStep;
 }
 
 void Speculator::Propose(const Sequence& sequence, uint32_t max_tokens, std::vector<TokenId>* out) {
@@ -41,45 +36,40 @@ GuessState Speculator::Guess(const Sequence& sequence, uint32_t max_tokens, Choi
                              std::vector<TokenId>* out) {
   if (choice->guide != nullptr) return GuessState::kGrammar;
   if (mode_ == SpeculateMode::kAuto && has_prompts_) return GuessState::kPrompts;
-  if (mode_ == SpeculateMode::kAuto && gain_.balance_us() < 0) return GuessState::kNoGain;
   if (choice->guesses == nullptr) {
-    choice->guesses = std::make_unique<ChoiceGuesses>(std::max(sequence.MaxKvTokens() + 1, 4u));
+    choice->guesses =
+        std::make_unique<ChoiceGuesses>(std::max(sequence.MaxKvTokens() + 1, 4u), odds_);
   }
   ChoiceGuesses* const guesses = choice->guesses.get();
-  const uint32_t wanted = guesses->length.Next();
-  if (wanted == 0) return GuessState::kWrongGuesses;
-  const size_t begin = out->size();
-  // Where a step has no room for guesses, the state of the step before stays.
-  const uint32_t length = std::min(wanted, max_tokens);
-  if (length == 0) return choice->guess_state;
-  guesses->index.Guess(sequence.spec.tokens, length, out);
-  const auto num_found = static_cast<uint32_t>(out->size() - begin);
-  if (num_found == 0) return GuessState::kNoRepeats;
-  if (mode_ == SpeculateMode::kNgram) return GuessState::kOn;
-  const uint32_t num_tokens = CutToGain(guesses, num_found);
-  guesses->num_declined = num_tokens == 0 ? guesses->num_declined + 1 : 0;
-  out->resize(begin + num_tokens);
-  num_rows_ += num_tokens;
-  expected_tokens_ += RowGain::Expected(num_tokens, guesses->length.acceptance());
-  return num_tokens > 0 ? GuessState::kOn : GuessState::kNoGain;
+  guesses->Follow(sequence.spec.tokens, &odds_);
+  if (guesses->tokens().empty()) return GuessState::kNoRepeats;
+  // A step that goes without guesses does not change what the choice's steps are like.
+  if (is_plain_ && choice->guess_state == GuessState::kOn) return GuessState::kOn;
+  const uint32_t limit = std::min(max_tokens, static_cast<uint32_t>(guesses->tokens().size()));
+  const bool measures = mode_ == SpeculateMode::kAuto;
+  const uint32_t num_tokens = measures ? NumThatPay(*guesses, limit)
+                                       : guesses->odds().NumLikely(guesses->num_agreeing(), limit);
+  const std::span<const TokenId> verified = guesses->tokens().first(num_tokens);
+  out->insert(out->end(), verified.begin(), verified.end());
+  if (num_tokens > 0) return GuessState::kOn;
+  return measures ? GuessState::kNoGain : GuessState::kWrongGuesses;
 }
 
-uint32_t Speculator::CutToGain(ChoiceGuesses* guesses, uint32_t num_tokens) const {
-  const double acceptance = guesses->length.acceptance();
-  // One row is tried where its time is not known yet, and for a choice whose guesses did not pay
-  // for long.
-  const bool tries = guesses->num_declined >= kTryAgainAfter;
-  for (uint32_t num = num_tokens; num > 0; num /= 2) {
-    const bool is_unknown = gain_.StepUs(num_rows_ + num) == 0;
-    const bool may_try = is_unknown || (tries && num == 1);
-    if (gain_.Pays(num_rows_, num, expected_tokens_, acceptance, may_try)) return num;
-  }
-  return 0;
+uint32_t Speculator::NumThatPay(const ChoiceGuesses& guesses, uint32_t limit) {
+  if (is_plain_) return 0;
+  const GuessOdds::Gains gains = guesses.odds().GainsOf(guesses.num_agreeing());
+  const uint32_t num =
+      gain_.Choose(num_rows_, expected_tokens_, std::span<const double>(gains).first(limit));
+  num_rows_ += num;
+  if (num > 0) expected_tokens_ += gains[num - 1];
+  return num;
 }
 
 void Speculator::EndStep(const BatchPlan& plan, std::span<const ItemResult> results,
                          int64_t elapsed_us) {
   if (plan.shape.prefill_tokens > 0) return;
+  if (is_plain_) num_guessing_steps_ = 0;
+  if (!plan.proposals.empty()) ++num_guessing_steps_;
   uint32_t num_accepted = 0;
   for (const ItemResult& result : results) num_accepted += result.num_accepted;
   const auto num_guesses = static_cast<uint32_t>(plan.proposals.size());

@@ -16,7 +16,7 @@ enum class GuessState : uint8_t {
   kOff = 0,           // tokens are not guessed, or the worker does not tell
   kOn = 1,            // guesses were verified
   kNoRepeats = 2,     // its text does not repeat itself: nothing to guess
-  kWrongGuesses = 3,  // the guesses before were wrong: a pause
+  kWrongGuesses = 3,  // ngram: the next guess is more likely wrong than right
   kNoGain = 4,        // auto: steps with guesses give no more tokens a second, as measured
   kPrompts = 5,       // auto: a prompt was computed in the same step
   kGrammar = 6,       // it is constrained: its next token waits for a mask

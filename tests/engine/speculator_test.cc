@@ -1,15 +1,22 @@
 // How tokens are guessed, how many, and when that pays.
 #include "src/engine/speculator.h"
 
-#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 
+#include "src/engine/live_request.h"
 #include "tests/test_seed.h"
 
 namespace baton::engine {
 
 using scheduler::kMaxProposals;
+using scheduler::Sequence;
+using scheduler::SequenceSpec;
 
 namespace {
 
@@ -139,91 +146,290 @@ TEST(NgramIndexTest, ALongTextIsSearchedInItsLastPart) {
   EXPECT_LE(NgramIndex::BytesFor(1u << 20), size_t{20} * NgramIndex::kMaxWindow);
 }
 
-TEST(GuessLengthTest, DoublesWhenAllWereRightAndHalvesWhenNot) {
-  GuessLength length;
-  EXPECT_EQ(length.Next(), 4u);
-  length.Note(4, 4);
-  EXPECT_EQ(length.Next(), 8u);
-  length.Note(8, 8);
-  length.Note(16, 16);
-  EXPECT_EQ(length.Next(), kMaxProposals);
-  length.Note(16, 3);
-  EXPECT_EQ(length.Next(), 8u);
-  length.Note(8, 6);
-  EXPECT_EQ(length.Next(), 6u) << "as many as were right";
-  length.Note(2, 2);
-  EXPECT_EQ(length.Next(), 6u) << "the text offered no more";
+TEST(NgramIndexTest, ItTellsHowManyTokensAgree) {
+  std::vector<TokenId> out;
+  EXPECT_EQ(NgramIndex(64).Guess(std::vector<TokenId>{1, 2, 3, 4}, 4, &out), 0u);
+  EXPECT_EQ(NgramIndex(64).Guess(std::vector<TokenId>{1, 2, 3, 9, 2, 3}, 4, &out), 2u);
+  EXPECT_EQ(NgramIndex(64).Guess(std::vector<TokenId>{1, 2, 3, 9, 1, 2, 3}, 4, &out), 3u);
+  const std::vector<TokenId> same(60, 5);
+  EXPECT_EQ(NgramIndex(64).Guess(same, 4, &out), NgramIndex::kMaxMatch);
 }
 
-TEST(GuessLengthTest, LossesInARowPauseLongerAndLonger) {
-  GuessLength length;
-  length.Note(4, 0);
-  EXPECT_EQ(length.Next(), 2u);
-  length.Note(2, 0);
-  EXPECT_EQ(length.Next(), 1u);
-  uint32_t expected = GuessLength::kFirstPause;
-  for (uint32_t i = 0; i < 20; ++i) {
-    length.Note(1, 0);
-    for (uint32_t step = 0; step < expected; ++step) ASSERT_EQ(length.Next(), 0u);
-    ASSERT_EQ(length.Next(), 1u);
-    expected = std::min(2 * expected, GuessLength::kMaxPause);
+TEST(GuessOddsTest, GuessesCountThatNoStepVerified) {
+  GuessOdds worker;
+  // The text goes on with its guess ten times, and then never again.
+  ChoiceGuesses guesses(400, worker);
+  std::vector<TokenId> text = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1, 2};
+  for (TokenId next = 3; next <= 12; ++next) {
+    guesses.Follow(text, &worker);
+    ASSERT_EQ(guesses.tokens().front(), next);
+    text.push_back(next);
   }
-  EXPECT_LT(length.acceptance(), 0.1f);
-  length.Note(1, 1);
-  EXPECT_EQ(length.Next(), 2u);
+  guesses.Follow(text, &worker);
+  EXPECT_GT(guesses.odds().Of(2), GuessOdds::kFirst);
+  EXPECT_GT(guesses.odds().Of(8), 0.75);
+  EXPECT_GE(guesses.odds().NumLikely(10, kMaxProposals), 2u);
+  for (TokenId other = 100; other < 150; ++other) {
+    text.insert(text.end(), {1, 2, other});
+    guesses.Follow(text, &worker);
+    text.insert(text.end(), {1, 2});
+    guesses.Follow(text, &worker);
+  }
+  EXPECT_LT(guesses.odds().Of(2), 0.05);
+  EXPECT_EQ(guesses.odds().NumLikely(2, kMaxProposals), 0u);
+  EXPECT_LT(worker.Of(2), 0.5);
+  EXPECT_LT(ChoiceGuesses(400, worker).odds().Of(2), 0.5) << "the next choice begins so";
 }
 
-// A machine whose steps take 10 ms and `row_us` for each row beyond the first.
-double RateOf(double row_us, double acceptance, uint64_t seed, bool speculates) {
-  TestRandom random(seed);
+TEST(GuessOddsTest, AGuessCountsOnlyAfterRightOnes) {
+  GuessOdds odds;
+  for (int i = 0; i < 200; ++i) odds.Note(4, true, GuessOdds::kOfChoice);
+  for (int i = 0; i < 200; ++i) odds.Note(8, false, GuessOdds::kOfChoice);
+  const GuessOdds::Gains gains = odds.GainsOf(3);
+  EXPECT_NEAR(gains[0], GuessOdds::kFirst, 1e-6);
+  EXPECT_NEAR(gains[4], 5 * GuessOdds::kFirst, 1e-3) << "4 to 7 agree";
+  EXPECT_NEAR(gains[15], gains[4], 1e-3) << "8 and more";
+}
+
+TEST(RowGainTest, NothingIsTriedBeforeAnythingIsKnown) {
   RowGain gain;
-  double time_us = 0;
-  double tokens = 0;
-  uint32_t num_declined = 0;
-  for (uint32_t step = 0; step < 6'000; ++step) {
-    uint32_t guesses = 0;
-    for (uint32_t num = 4; speculates && num > 0 && guesses == 0; num /= 2) {
-      const bool may_try = gain.StepUs(1 + num) == 0 || (num_declined >= 64 && num == 1);
-      if (gain.Pays(1, num, 1, acceptance, may_try)) guesses = num;
-    }
-    num_declined = guesses == 0 ? num_declined + 1 : 0;
-    uint32_t right = 0;
-    while (right < guesses && random.Below(1000) < acceptance * 1000) ++right;
-    const double noise = 0.9 + 0.2 * random.Below(1000) / 1000;
-    const double took_us = (10'000 + row_us * guesses) * noise;
-    gain.Measure(1, guesses, right, static_cast<int64_t>(took_us));
-    time_us += took_us;
-    tokens += 1 + right;
-  }
-  return tokens / time_us;
+  const std::vector<double> sure = {1};
+  const std::vector<double> likely = {0.5};
+  EXPECT_EQ(gain.Choose(1, 1, sure), 0u);
+  gain.Measure(1, 0, 0, 1000);
+  EXPECT_EQ(gain.Choose(1, 1, likely), 0u) << "the balance does not pay for a step yet";
+  for (uint32_t i = 0; i < 400; ++i) gain.Measure(1, 0, 0, 1000);
+  EXPECT_EQ(gain.Choose(1, 1, likely), 1u);
+  gain.Measure(1, 1, 0, 1800);
+  EXPECT_EQ(gain.Choose(1, 1, likely), 0u) << "half a token for 0.8 steps";
 }
 
-TEST(RowGainTest, GuessesWinWhereRowsAreCheapAndCostNoMoreThanOnePercentWhereNot) {
-  for (const uint64_t seed : TestSeeds(5)) {
-    SCOPED_TRACE(seed);
-    const auto gain = [&](double row_us, double acceptance) {
-      return RateOf(row_us, acceptance, seed, true) / RateOf(row_us, acceptance, seed, false);
-    };
-    EXPECT_GT(gain(500, 0.8), 2.0);
-    EXPECT_GT(gain(2'000, 0.9), 1.5);
-    for (const double row_us : {500.0, 2'000.0, 5'000.0, 10'000.0}) {
-      for (const double acceptance : {0.0, 0.02, 0.1, 0.3}) {
-        EXPECT_GT(gain(row_us, acceptance), 0.99) << row_us << " us, " << acceptance;
+// 1..8 rows take 1 ms, 9 take 2 ms.
+TEST(RowGainTest, RowsFillATileAndDoNotBeginTheNext) {
+  RowGain gain;
+  for (uint32_t i = 0; i < 10; ++i) {
+    gain.Measure(6, 0, 0, 1000);
+    gain.Measure(8, 0, 0, 1000);
+    gain.Measure(9, 0, 0, 2000);
+    gain.Measure(22, 0, 0, 2500);
+  }
+  std::vector<double> gains;
+  for (uint32_t i = 0; i < kMaxProposals; ++i) gains.push_back(0.3 * (i + 1));
+  EXPECT_EQ(gain.Choose(6, 6, gains), 2u);
+  EXPECT_EQ(gain.Choose(8, 8, gains), 0u);
+  // Sure guesses pay for the next tile, whole.
+  for (uint32_t i = 0; i < kMaxProposals; ++i) gains[i] = i + 1;
+  EXPECT_EQ(gain.Choose(6, 6, gains), kMaxProposals);
+}
+
+TEST(RowGainTest, OldTimesAreForgotten) {
+  RowGain gain;
+  for (uint32_t i = 0; i < 8; ++i) gain.Measure(5, 0, 0, 9000);
+  for (uint32_t i = 0; i + 1 < RowGain::kKeptSteps; ++i) gain.Measure(4, 0, 0, 1000);
+  EXPECT_EQ(gain.StepUs(5), 9000);
+  EXPECT_EQ(gain.StepUs(3), 0) << "below all known";
+  gain.Measure(4, 0, 0, 1000);
+  EXPECT_EQ(gain.StepUs(5), 0);
+  EXPECT_EQ(gain.StepUs(4), 1000);
+  gain.Measure(6, 0, 0, 2000);
+  EXPECT_EQ(gain.StepUs(5), 1500) << "on the line between";
+  for (uint32_t i = 0; i + 1 < RowGain::kKeptSteps / 8; ++i) gain.Measure(4, 0, 0, 1000);
+  EXPECT_EQ(gain.StepUs(6), 2000);
+  gain.Measure(4, 0, 0, 1000);
+  EXPECT_EQ(gain.StepUs(6), 0) << "one step tells little";
+}
+
+TEST(RowGainTest, FewerRowsNeverTakeLonger) {
+  RowGain gain;
+  gain.Measure(3, 0, 0, 1000);
+  gain.Measure(5, 0, 0, 9000);  // held up
+  gain.Measure(8, 0, 0, 2000);
+  EXPECT_EQ(gain.StepUs(3), 1000);
+  EXPECT_EQ(gain.StepUs(5), 2000);
+  EXPECT_EQ(gain.StepUs(8), 2000);
+}
+
+// A machine whose decode steps take `fixed_us`, `row_us` for each row and `tile_us` for each four.
+struct Machine {
+  double fixed_us = 2'000;
+  double row_us = 300;
+  double tile_us = 0;
+
+  double StepUs(uint32_t num_rows) const {
+    return fixed_us + row_us * num_rows + tile_us * ((num_rows + 3) / 4);
+  }
+};
+
+// Texts of 200 tokens: random tokens of `num_kinds`, or a sentence again and again with one token
+// of 50 changed.
+struct Texts {
+  uint32_t num_kinds = 0;  // 0 = copies
+
+  std::vector<TokenId> Next(TestRandom* random) const {
+    std::vector<TokenId> text;
+    for (uint32_t i = 0; i < 200; ++i) {
+      const bool is_copy = num_kinds == 0 && i >= 40 && !random->OneIn(50);
+      const uint32_t kinds = num_kinds == 0 ? 30'000 : num_kinds;
+      text.push_back(is_copy ? text[i - 40] : static_cast<TokenId>(random->Below(kinds)));
+    }
+    return text;
+  }
+};
+
+// A Speculator with streams that go on as their texts say; each text after its prompt of 40 tokens.
+class Streams {
+ public:
+  Streams(SpeculateMode mode, uint32_t num, uint64_t seed)
+      : random_(seed), speculator_(mode, &requests_), streams_(num) {}
+
+  // Runs `num_steps` steps; returns the tokens a second, in parts of those without guesses.
+  double Run(const Machine& machine, const Texts& texts, uint32_t num_steps) {
+    const auto num_streams = static_cast<uint32_t>(streams_.size());
+    for (Stream& stream : streams_) Begin(texts, &stream);
+    double us = 0;
+    uint64_t num_tokens = 0;
+    for (uint32_t step = 0; step < num_steps; ++step) {
+      scheduler::BatchPlan plan;
+      std::vector<size_t> begins;
+      speculator_.BeginStep(num_streams, /*has_prompts=*/false);
+      for (const Stream& stream : streams_) {
+        begins.push_back(plan.proposals.size());
+        speculator_.Propose(*stream.sequence, kMaxProposals, &plan.proposals);
+      }
+      begins.push_back(plan.proposals.size());
+      plan.shape.decode_rows = num_streams + static_cast<uint32_t>(plan.proposals.size());
+      num_proposed_ += plan.proposals.size();
+      std::vector<scheduler::ItemResult> results;
+      for (uint32_t i = 0; i < num_streams; ++i) {
+        const std::span<const TokenId> guesses =
+            std::span(plan.proposals).subspan(begins[i], begins[i + 1] - begins[i]);
+        results.push_back({.num_accepted = GoOn(guesses, texts, &streams_[i])});
+        num_tokens += 1 + results.back().num_accepted;
+      }
+      // One of 100 is held up.
+      const double noise = random_.OneIn(100) ? 2 : 0.9 + 0.2 * random_.Below(1000) / 1000;
+      const double took_us = machine.StepUs(plan.shape.decode_rows) * noise;
+      speculator_.EndStep(plan, results, static_cast<int64_t>(took_us));
+      us += took_us;
+    }
+    const double plain_us = machine.StepUs(num_streams) * (0.99 + 0.01 * 2) / num_streams;
+    return static_cast<double>(num_tokens) * plain_us / us;
+  }
+
+  uint64_t num_proposed() const { return num_proposed_; }
+
+ private:
+  static constexpr uint32_t kPromptTokens = 40;
+
+  struct Stream {
+    std::vector<TokenId> text;
+    std::unique_ptr<Sequence> sequence;
+    LiveRequest* request = nullptr;
+  };
+
+  void Begin(const Texts& texts, Stream* stream) {
+    if (stream->request != nullptr) {
+      requests_.EraseSequence(stream->sequence->id());
+      requests_.Erase(stream->request);
+    }
+    stream->text = texts.Next(&random_);
+    const auto max_tokens = static_cast<uint32_t>(stream->text.size());
+    SequenceSpec spec;
+    spec.id = SequenceId(++num_texts_);
+    spec.tokens.assign(stream->text.begin(), stream->text.begin() + kPromptTokens);
+    spec.num_prompt_tokens = kPromptTokens;
+    spec.limits = {.max_tokens = max_tokens, .max_context = 4 * max_tokens};
+    stream->sequence = std::make_unique<Sequence>(spec, 16);
+    RequestSpec request;
+    request.key = {{num_texts_, num_texts_}, 1};
+    request.tokens = spec.tokens;
+    request.num_prompt_tokens = kPromptTokens;
+    request.sampling.max_tokens = max_tokens;
+    stream->request = requests_.Add(std::make_unique<LiveRequest>(std::move(request), 0));
+    requests_.AddSequence(spec.id, {.request = stream->request, .choice = 0, .is_prompt = false});
+  }
+
+  // The number of right guesses; the stream has one token more than those.
+  uint32_t GoOn(std::span<const TokenId> guesses, const Texts& texts, Stream* stream) {
+    std::vector<TokenId>& tokens = stream->sequence->spec.tokens;
+    uint32_t num_right = 0;
+    while (num_right < guesses.size() && tokens.size() + 1 < stream->text.size() &&
+           guesses[num_right] == stream->text[tokens.size()]) {
+      tokens.push_back(guesses[num_right++]);
+    }
+    tokens.push_back(stream->text[tokens.size()]);
+    if (tokens.size() == stream->text.size()) Begin(texts, stream);
+    return num_right;
+  }
+
+  TestRandom random_;
+  LiveRequests requests_;
+  Speculator speculator_;
+  std::vector<Stream> streams_;
+  uint64_t num_texts_ = 0;
+  uint64_t num_proposed_ = 0;
+};
+
+constexpr Machine kMachines[] = {
+    {.fixed_us = 4'000, .row_us = 20},                     // bound by weights: rows are cheap
+    {.fixed_us = 2'000, .row_us = 350},                    // two cores and a small model
+    {.fixed_us = 2'000, .row_us = 100, .tile_us = 1'000},  // rows of a tile are cheap
+    {.fixed_us = 0, .row_us = 1'000},                      // a row costs a row
+};
+
+TEST(SpeculatorTest, AutoCostsTextsThatDoNotRepeatThemselvesNothing) {
+  for (const uint64_t seed : TestSeeds(2)) {
+    for (const Machine& machine : kMachines) {
+      for (const uint32_t num_streams : {1u, 4u, 16u}) {
+        for (const uint32_t num_kinds : {4u, 12u, 1'000u}) {
+          Streams streams(SpeculateMode::kAuto, num_streams, seed);
+          EXPECT_GT(streams.Run(machine, {.num_kinds = num_kinds}, 4'000), 0.99)
+              << machine.row_us << " us a row, " << num_streams << " streams, " << num_kinds
+              << " kinds, seed " << seed;
+        }
       }
     }
   }
 }
 
-TEST(RowGainTest, NothingIsTriedBeforeAnythingIsKnown) {
-  RowGain gain;
-  EXPECT_FALSE(gain.Pays(1, 1, 1, 1.0, true));
-  gain.Measure(1, 0, 0, 1000);
-  EXPECT_FALSE(gain.Pays(1, 1, 1, 1.0, true)) << "the balance does not pay for a step yet";
-  for (uint32_t i = 0; i < 300; ++i) gain.Measure(1, 0, 0, 1000);
-  EXPECT_TRUE(gain.Pays(1, 1, 1, 1.0, true));
-  EXPECT_FALSE(gain.Pays(1, 1, 1, 1.0, false)) << "its time is not known";
-  gain.Measure(1, 1, 0, 2000);
-  EXPECT_FALSE(gain.Pays(1, 1, 1, 0.5, false));
+// Copies are what the worker knows, and what they have won is not there to be lost: a stream of 160
+// tokens pays for its first guesses alone.
+TEST(SpeculatorTest, AutoCostsTextsAfterCopiesTheirFirstGuesses) {
+  for (const uint64_t seed : TestSeeds(2)) {
+    for (const Machine& machine : kMachines) {
+      for (const uint32_t num_streams : {1u, 4u}) {
+        Streams streams(SpeculateMode::kAuto, num_streams, seed);
+        double sum = 0;
+        for (uint32_t i = 0; i < 10; ++i) {
+          streams.Run(machine, Texts(), 300);
+          sum += streams.Run(machine, {.num_kinds = 12}, 160);
+        }
+        EXPECT_GT(sum / 10, 0.975)
+            << machine.row_us << " us a row, " << num_streams << " streams, seed " << seed;
+      }
+    }
+  }
+}
+
+TEST(SpeculatorTest, AutoWinsOnCopiesWhereRowsAreCheaperThanSteps) {
+  for (const uint64_t seed : TestSeeds(2)) {
+    EXPECT_GT(Streams(SpeculateMode::kAuto, 1, seed).Run(kMachines[0], Texts(), 1'500), 4);
+    EXPECT_GT(Streams(SpeculateMode::kAuto, 1, seed).Run(kMachines[1], Texts(), 1'500), 2);
+    EXPECT_GT(Streams(SpeculateMode::kAuto, 4, seed).Run(kMachines[1], Texts(), 1'500), 1.4);
+    EXPECT_GT(Streams(SpeculateMode::kAuto, 4, seed).Run(kMachines[2], Texts(), 1'500), 1.4);
+    EXPECT_GT(Streams(SpeculateMode::kAuto, 4, seed).Run(kMachines[3], Texts(), 1'500), 0.98);
+  }
+}
+
+TEST(SpeculatorTest, NgramVerifiesWhatIsLikelyAlone) {
+  for (const uint64_t seed : TestSeeds(2)) {
+    Streams plain(SpeculateMode::kNgram, 4, seed);
+    plain.Run(kMachines[1], {.num_kinds = 12}, 2'000);
+    EXPECT_GT(plain.num_proposed(), 0u) << "before anything is known";
+    EXPECT_LT(plain.num_proposed(), 4 * 2'000 / 100u);
+    Streams copies(SpeculateMode::kNgram, 4, seed);
+    EXPECT_GT(copies.Run(kMachines[1], Texts(), 2'000), 1.5);
+  }
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ import machine  # noqa: E402
 import mode_map  # noqa: E402
 import overload  # noqa: E402
 import routers  # noqa: E402
+import speculation  # noqa: E402
 import structured  # noqa: E402
 import token_trace  # noqa: E402
 
@@ -109,6 +110,21 @@ class LendingTest(unittest.TestCase):
         self.assertEqual(found["ttft128"]["to_aggregated"]["split"]["median"], 2.5)
 
 
+class SpeculationTest(unittest.TestCase):
+    def test_ratios_are_of_the_same_round(self):
+        def turn(mode, k, rate, guessed=0, right=0):
+            row = {"tokens_per_s": rate, "speculated": guessed, "accepted": right}
+            return {"mode": mode, "round": k, "rows": {"free4": row}}
+
+        rounds = [turn("off", 0, 100.0), turn("ngram", 0, 90.0, 8, 2), turn("auto", 0, 100.0)]
+        rounds += [turn("off", 1, 50.0), turn("ngram", 1, 50.0, 2, 2), turn("auto", 1, 60.0)]
+        row = speculation.summary_of(rounds)["free4"]
+        self.assertEqual(row["median"], {"off": 75.0, "ngram": 70.0, "auto": 80.0})
+        self.assertAlmostEqual(row["to_off"]["ngram"]["median"], 0.95)
+        self.assertAlmostEqual(row["to_off"]["auto"]["median"], 1.1)
+        self.assertAlmostEqual(row["right"], 0.4)
+
+
 class OverloadTest(unittest.TestCase):
     def answer(self, due, status, ended, arrivals=(), sent=None):
         answer = overload.Answer(due, due if sent is None else sent)
@@ -193,6 +209,7 @@ open(flag("--json"), "w").write(json.dumps({"runs": [run]}))
 
     def test_the_capacity_is_the_best_number_of_clients_measured_again(self):
         said = """
+open(sys.argv[0] + ".seeds", "a").write(flag("--seed") + " ")
 users, end = int(flag("--users")), float(flag("--duration").rstrip("s"))
 per_s = {1: 4, 2: 8, 3: 6}[users] - (2 if end > 6.5 else 0)  # luck does not last
 record = {"outcome": "ok", "first_token_us": 0, "gaps_us": [1000]}
@@ -212,6 +229,8 @@ open(flag("--json"), "w").write(json.dumps({"runs": [run]}))
                 close=lambda: closed.append(True),
             )
             found = overload.measure_capacity(server, args)
+            seeds = Path(args.baton + ".seeds").read_text().split()
+        self.assertEqual(len(set(seeds)), 4, "no prompt is asked for twice")
         self.assertEqual([loop["per_s"] for loop in found["closed"]], [4, 8, 6])
         capacity = found["capacity"]
         self.assertEqual((capacity["clients"], capacity["per_s"]), (2, 6))
