@@ -134,12 +134,12 @@ class Model final : public LoadedModel {
   // x += the branch of attention, a convolution or a net whose first product StoreKv computed.
   void EndMixer(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
   void Attend(uint32_t layer, std::span<const kernels::AttentionSpan> spans, const kv::KvView& kv);
-  // x += norm(group * input + bias), the norm only where the architecture has one, the bias only
-  // where the model does.
-  void AddToResidual(const MatrixGroup& group, const float* input, uint32_t rows,
+  // Rows `rows` of x += norm(group * input + bias), the norm only where the architecture has one,
+  // the bias only where the model does.
+  void AddToResidual(const MatrixGroup& group, const float* input, device::TaskRange rows,
                      std::span<const float> post_norm, std::span<const float> bias = {});
-  // x += norm(the feed-forward layer `weights` of normed).
-  void FeedForward(const FeedForwardWeights& weights, uint32_t rows,
+  // Rows `rows` of x += norm(the feed-forward layer `weights` of input), which begins at the first.
+  void FeedForward(const FeedForwardWeights& weights, const float* input, device::TaskRange rows,
                    std::span<const float> post_norm);
   // The vectors that each row's token and its embedding give all layers, in model_per_layer.cc.
   void ComputePerLayer(const ModelBatch& batch);

@@ -59,6 +59,17 @@ void ScaleQueries(const ModelConfig& config, std::span<const AttentionSpan> span
   }
 }
 
+// Rows that go through a feed-forward layer together, where a row has `width` gates and ups: as
+// many as leave those of each thread in 1 MiB, so that they are read from its second-level cache.
+// At least the rows of a task of the products (kernels/cpu/stretch_a16.h), for which a weight is
+// unpacked once.
+uint32_t PassRows(uint32_t width, uint32_t num_threads) {
+  constexpr size_t kBytes = size_t{1} << 20;
+  constexpr size_t kTaskRows = 192;
+  const size_t rows = num_threads * kBytes / (sizeof(float) * width);
+  return static_cast<uint32_t>(std::max(kTaskRows, rows / kTaskRows * kTaskRows));
+}
+
 // x[r, i] *= 1 / (1 + e^-gates[r]), for each row [r] of x, [n] wide.
 void ScaleBySigmoids(std::span<const float> gates, uint32_t n, ThreadPool& pool, float* x) {
   const uint32_t min_rows = 1 + 4096 / n;
@@ -183,7 +194,7 @@ void Model::EndMixer(uint32_t layer, const LayerRows& layer_rows, const KvView& 
                         {gate, config_.projected_size(layer), rows, config_.q_size(), ws.attended});
     }
   }
-  AddToResidual(weights.attn_output, ws.attended, rows, weights.post_attn_norm,
+  AddToResidual(weights.attn_output, ws.attended, {0, rows}, weights.post_attn_norm,
                 weights.output_bias);
 }
 
@@ -193,14 +204,22 @@ void Model::AttendAndFeedForward(uint32_t layer, const LayerRows& layer_rows, co
   const LayerWeights& weights = weights_->layers[layer];
   if (!config_.IsFeedForward(layer)) EndMixer(layer, layer_rows, kv);
   if (weights.ffn.empty()) return;
-  if (config_.traits->pre_norms) {
-    ops_->rms_norm(*pool_, {ws.x, weights.ffn_norm.data(), rows, config_.hidden_size,
-                            config_.rms_epsilon, ws.normed});
-  }
-  if (config_.HasExperts(layer)) {
-    MixExperts(weights, rows);
-  } else {
-    FeedForward(weights.ffn[0], rows, weights.post_ffn_norm);
+  const bool has_experts = config_.HasExperts(layer);  // an expert's rows go together
+  const uint32_t pass =
+      has_experts ? rows : PassRows(weights.ffn[0].gate_up.n, pool_->num_threads());
+  for (uint32_t begin = 0; begin < rows; begin += pass) {
+    const TaskRange range = {begin, std::min(rows, begin + pass)};
+    float* const x = ws.x + size_t{begin} * config_.hidden_size;
+    if (config_.traits->pre_norms) {
+      ops_->rms_norm(*pool_, {x, weights.ffn_norm.data(), range.size(), config_.hidden_size,
+                              config_.rms_epsilon, ws.normed});
+    }
+    if (has_experts) {
+      MixExperts(weights, rows);
+    } else {
+      const float* input = config_.traits->pre_norms ? ws.normed : x;
+      FeedForward(weights.ffn[0], input, range, weights.post_ffn_norm);
+    }
   }
   if (config_.per_layer_size > 0) AddPerLayer(layer, rows);
   if (weights.layer_scale != 1.0f) {
@@ -232,17 +251,18 @@ void Model::Attend(uint32_t layer, std::span<const AttentionSpan> spans, const K
   ops_->attention(*pool_, args);
 }
 
-void Model::AddToResidual(const MatrixGroup& group, const float* input, uint32_t rows,
+void Model::AddToResidual(const MatrixGroup& group, const float* input, TaskRange rows,
                           std::span<const float> post_norm, std::span<const float> bias) {
   ModelWorkspace& ws = *workspace_;
   const MatMulRunner run{*ops_, *pool_, ws};
   const uint32_t hidden = config_.hidden_size;
-  const GroupInput in{input, rows, group.parts.front().k()};
-  float* const out = post_norm.empty() ? ws.x : ws.normed;
+  float* const x = ws.x + size_t{rows.begin} * hidden;
+  float* const out = post_norm.empty() ? x : ws.normed;
+  const GroupInput in{input, rows.size(), group.parts.front().k()};
   run.MatMul(group, in, {out, hidden, post_norm.empty() ? Epilogue::kAdd : Epilogue::kStore});
-  if (!bias.empty()) ops_->add_bias(*pool_, out, bias.data(), rows, hidden);
+  if (!bias.empty()) ops_->add_bias(*pool_, out, bias.data(), rows.size(), hidden);
   if (post_norm.empty()) return;
-  ops_->rms_norm(*pool_, {ws.normed, post_norm.data(), rows, hidden, config_.rms_epsilon, ws.x,
+  ops_->rms_norm(*pool_, {ws.normed, post_norm.data(), rows.size(), hidden, config_.rms_epsilon, x,
                           Epilogue::kAdd});
 }
 
@@ -279,10 +299,9 @@ void Model::Gate(const FeedForwardWeights& weights, const float* input, uint32_t
   }
 }
 
-void Model::FeedForward(const FeedForwardWeights& weights, uint32_t rows,
+void Model::FeedForward(const FeedForwardWeights& weights, const float* input, TaskRange rows,
                         std::span<const float> post_norm) {
-  const float* input = config_.traits->pre_norms ? workspace_->normed : workspace_->x;
-  Gate(weights, input, rows);
+  Gate(weights, input, rows.size());
   AddToResidual(weights.down, workspace_->gated, rows, post_norm, weights.down_bias);
 }
 
@@ -365,7 +384,7 @@ void Model::MixExperts(const LayerWeights& weights, uint32_t rows) {
   if (config_.traits->gated_shared_expert) {
     AddGatedSharedExpert(weights, rows);
   } else if (config_.traits->shared_experts) {
-    FeedForward(weights.shared, rows, {});
+    FeedForward(weights.shared, ws.normed, {0, rows}, {});
   }
 }
 
@@ -378,7 +397,7 @@ void Model::AddGatedSharedExpert(const LayerWeights& weights, uint32_t rows) {
              {ws.shared_gates, 1, Epilogue::kStore});
   Gate(weights.shared, ws.normed, rows);
   ScaleBySigmoids({ws.shared_gates, rows}, config_.shared_ffn_size, *pool_, ws.gated);
-  AddToResidual(weights.shared.down, ws.gated, rows, {});
+  AddToResidual(weights.shared.down, ws.gated, {0, rows}, {});
 }
 
 }  // namespace baton::model

@@ -57,7 +57,7 @@ void Model::AddPerLayer(uint32_t layer, uint32_t rows) {
                 ws.per_layer + row * all + size_t{layer} * size, size * sizeof(float));
   }
   ops_->gelu_mul(*pool_, ws.per_layer_pair, rows, size, ws.per_layer_gated);
-  AddToResidual(weights.per_layer_out, ws.per_layer_gated, rows, weights.post_per_layer);
+  AddToResidual(weights.per_layer_out, ws.per_layer_gated, {0, rows}, weights.post_per_layer);
 }
 
 }  // namespace baton::model

@@ -127,6 +127,11 @@ TEST_P(ModelBitsTest, DecodedThenPrefilledFromScratchGivesTheSameKvAndLogits) {
     ASSERT_TRUE(SameBits(RunInChunks(fixture, again, tokens, random), logits));
     ASSERT_EQ(fixture.KvBytes(again, size), kv);
   }
+  // In one step, where it may have more rows than go through a feed-forward layer together.
+  const auto whole = fixture.Run({{3, 0, tokens}});
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  ASSERT_TRUE(SameBits(*whole, logits));
+  ASSERT_EQ(fixture.KvBytes(3, size), kv);
   // With another number of threads too.
   ModelFixture other(Options(3 - GetParam().num_threads));
   ASSERT_TRUE(other.status().ok()) << other.status();
