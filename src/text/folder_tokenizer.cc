@@ -293,7 +293,9 @@ class FolderReader {
       BATON_ASSIGN_OR_RETURN(const Json config, ParseSmallJson(text, name));
       BATON_ASSIGN_OR_RETURN(const std::vector<Json> begins,
                              IdsOf(config.value("bos_token_id", Json()), name, "bos_token_id"));
-      if (!spec_.bos_id && begins.size() == 1 && IsToken(begins[0])) {
+      // A null in tokenizer_config.json says that there is none, as for Qwen's: templates write "".
+      const bool is_open = !spec_.bos_id && !config_.contains("bos_token");
+      if (is_open && begins.size() == 1 && IsToken(begins[0])) {
         spec_.bos_id = begins[0].get<uint32_t>();
       }
       BATON_ASSIGN_OR_RETURN(const std::vector<Json> ids,

@@ -119,6 +119,9 @@ TEST(FolderTokenizerTest, ConfigFilesNameTheSpecialTokens) {
   EXPECT_EQ(spec.chat_template, "D");
   EXPECT_EQ(spec.named_templates, (std::vector<NamedChatTemplate>{{"rag", "R"}}));
   EXPECT_EQ(spec.bos_id, 7u);
+  FolderTokenizerFiles without_bos = files;
+  without_bos.tokenizer_config_json = R"({"bos_token": null})";
+  EXPECT_EQ(TokenizerSpecFromFolder(without_bos, vocab_size)->bos_id, std::nullopt);
   EXPECT_EQ(spec.eos_id, 3u);
   EXPECT_EQ(spec.eot_id, 5u);
   EXPECT_EQ(spec.eom_id, 9u);
