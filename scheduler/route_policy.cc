@@ -130,7 +130,8 @@ PathTimes PathTimesOf(const DecodeLoad& decode, const PrefillLoad& prefill, cons
   times.prefill_share = prefill.cores.num_home / num_cores;
   // Either has measured its speed on the cores that it had at that time. Both can have all of them.
   const double fastest = std::max(prefill.tokens_per_s, decode.tokens_per_s);
-  times.pair.wait_s *= prefill.tokens_per_s / fastest;
+  // The block for each waiting request is no time on a core, which is all that is compared here.
+  times.pair.wait_s = prefill.backlog_s * prefill.tokens_per_s / fastest;
   times.pair.compute_s *= prefill.tokens_per_s / fastest;
   times.local.wait_s *= decode.tokens_per_s / fastest;
   times.local.compute_s *= decode.tokens_per_s / fastest;
