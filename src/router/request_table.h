@@ -60,6 +60,8 @@ class RequestTable {
   void ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool cancel);
   // The prompt is computed: it is no backlog of that worker any more.
   void ReleaseBacklog(PlacementHalf& half);
+  // The prompt is computed: its choices are streams of the decode worker, or will be at once.
+  void CountStreams(PlacementHalf& decode);
   void CancelKept(RouterRequest& request);
   void GiveUpMove(RouterRequest& request);
 
