@@ -217,79 +217,85 @@ TEST(PathChoiceTest, TheCostOfChunksBesideRows) {
 
 // The two workers lend each other their cores, one of each. A prompt takes 0.32 s on both cores and
 // 0.64 s on one.
+void ShareCores(Snapshot& s) {
+  s.prefill.cores = {.id = 7, .num_home = 1};
+  s.decode.cores = {.id = 7, .num_home = 1};
+}
+
 TEST(PathChoiceTest, WorkersThatLendTheirCoresAreNoTwoMachines) {
-  const auto share = [](Snapshot& s) {
-    s.prefill.cores = {.id = 7, .num_home = 1};
-    s.decode.cores = {.id = 7, .num_home = 1};
-  };
   ExpectCases({
-      {"both idle: equal", share, RouteReason::kPair},
+      {"both idle: equal", ShareCores, RouteReason::kPair},
       {"a queue of one: 0.64, against 0.64 and the other's 0.32",
-       [&](Snapshot& s) {
-         share(s);
+       [](Snapshot& s) {
+         ShareCores(s);
          s.prefill.backlog_s = 0.32;
          s.prefill.num_waiting = 1;
        },
        RouteReason::kPair},
       {"a queue of ten: 3.52, against 0.64 and ten times 0.32",
-       [&](Snapshot& s) {
-         share(s);
+       [](Snapshot& s) {
+         ShareCores(s);
          s.prefill.backlog_s = 3.2;
          s.prefill.num_waiting = 10;
        },
        RouteReason::kPair},
       {"a queue of thirty short prompts: 1.98, against 0.13 and thirty times 0.064",
-       [&](Snapshot& s) {
-         share(s);
+       [](Snapshot& s) {
+         ShareCores(s);
          s.query.num_tokens = 32;
          s.prefill.backlog_s = 1.92;
          s.prefill.num_waiting = 30;
        },
        RouteReason::kPair},
       {"no cores in common: the queue counts",
-       [&](Snapshot& s) {
-         share(s);
+       [](Snapshot& s) {
+         ShareCores(s);
          s.decode.cores.id = 8;
          s.prefill.backlog_s = 3.2;
          s.prefill.num_waiting = 10;
        },
        RouteReason::kPrefillQueue},
       {"a prompt there, none here: 0.64 and the other's 0.32, against 0.64",
-       [&](Snapshot& s) {
-         share(s);
+       [](Snapshot& s) {
+         ShareCores(s);
          s.decode.backlog_s = 0.32;
          s.decode.num_waiting = 1;
        },
        RouteReason::kFasterDecode},
+  });
+}
+
+TEST(PathChoiceTest, OnCoresThatBothLendAPromptGoesWhereLessIsToCompute) {
+  ExpectCases({
       {"a hit at the decode worker: 0.064, against 0.28",
-       [&](Snapshot& s) {
-         share(s);
+       [](Snapshot& s) {
+         ShareCores(s);
          s.decode.cached_tokens = 128;
        },
        RouteReason::kDecodeHit},
       {"the same while ten wait: 0.128 and ten times 0.064",
-       [&](Snapshot& s) {
-         share(s);
+       [](Snapshot& s) {
+         ShareCores(s);
          s.decode.cached_tokens = 128;
          s.prefill.backlog_s = 3.2;
          s.prefill.num_waiting = 10;
        },
        RouteReason::kPrefillQueue},
       {"a speed that one of them has measured is of the same cores",
-       [&](Snapshot& s) {
-         share(s);
+       [](Snapshot& s) {
+         ShareCores(s);
          s.decode.tokens_per_s = 1000;
        },
        RouteReason::kPair},
       {"ten streams: 0.64 + 3.2, against 0.32 + 3.2",
-       [&](Snapshot& s) {
-         share(s);
+       [](Snapshot& s) {
+         ShareCores(s);
          s.decode.num_streams = 10;
        },
        RouteReason::kPair},
       {"a slow link: 0.64, against 0.32",
-       [&](Snapshot& s) {
-         share(s);
+       [](Snapshot& s) {
+         ShareCores(s);
          s.link.seconds_per_token = 0.004;
        },
        RouteReason::kSlowLink},
