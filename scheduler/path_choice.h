@@ -8,8 +8,21 @@
 //   pair  = wait + max(compute, cross)
 //   local = (wait + compute) x (1 + step / chunk) + streams x compute
 //
-// `chunk` is what a step with decode rows leaves for a prompt. The decode worker is taken when
-// local < pair x (1 - kPathMargin). NOTES.md, "Pair or decode worker", has an example.
+// `chunk` is what a step with decode rows leaves for a prompt.
+//
+// Where both workers compute on cores that they lend each other, a prompt takes the same cores on
+// either way, and whoever computes at that time waits for it:
+//
+//   pair  = wait' + max(compute', cross) + (streams + prompts of decode) x compute
+//   local = (wait' + compute') x (1 + step / chunk) + streams x compute' + prompts x compute
+//
+// With a dash: as long as it takes on the worker's own part of the cores, where the other worker
+// has something to compute. `prompts` wait at the prefill worker, `prompts of decode` at the other
+// one. So two workers of one host are no two machines: a queue at one is no reason to use the
+// other.
+//
+// The decode worker is taken when local < pair x (1 - kPathMargin). NOTES.md, "Pair or decode
+// worker", has an example.
 #ifndef BATON_SCHEDULER_PATH_CHOICE_H_
 #define BATON_SCHEDULER_PATH_CHOICE_H_
 
@@ -28,9 +41,10 @@ inline constexpr double kPathMargin = 0.125;
 
 // Predicted times of a prefill worker with a decode worker, in seconds.
 struct PairTimes {
-  double wait_s = 0;     // for the prompts before it
-  double compute_s = 0;  // tokens that the prefill worker's cache lacks
-  double cross_s = 0;    // KV that the decode worker lacks, over the link; while it is computed
+  double wait_s = 0;         // for the prompts before it
+  double compute_s = 0;      // tokens that the prefill worker's cache lacks
+  double cross_s = 0;        // KV that the decode worker lacks, over the link; while it is computed
+  uint32_t num_waiting = 0;  // prompts before it
 
   double TotalS() const { return wait_s + std::max(compute_s, cross_s); }
 };
@@ -43,16 +57,27 @@ struct LocalTimes {
   double step_s = 0;        // a step with its decode rows alone; 0 = not measured
   double block_s = 0;       // to compute one block of a prompt: the least chunk of a step
   uint32_t num_streams = 0;
+  uint32_t num_waiting = 0;  // prompts before it
 };
 
+// Both ways.
+struct PathTimes {
+  PairTimes pair;
+  LocalTimes local;
+  // The prefill worker's part of the cores that both compute on, in (0, 1); the decode worker has
+  // the rest. The times above are those on all of them. 0 = each worker has cores of its own.
+  double prefill_share = 0;
+};
+
+// Seconds that clients wait for a prompt that the pair computes.
+double PairCostS(const PathTimes& times);
 // Seconds that clients wait for a prompt at the decode worker; infinite where its chunks would make
 // running streams miss the objective of gaps. `itl_objective_us`: 0 = there is none.
-double LocalCostS(const LocalTimes& local, int64_t itl_objective_us);
+double LocalCostS(const PathTimes& times, int64_t itl_objective_us);
 
 // Why the decode worker is to compute the prompt: what the pair loses most time by, kPrefillQueue,
 // kSlowLink, kDecodeHit or kFasterDecode. Nothing: the pair is to.
-std::optional<RouteReason> ReasonForLocal(const PairTimes& pair, const LocalTimes& local,
-                                          int64_t itl_objective_us);
+std::optional<RouteReason> ReasonForLocal(const PathTimes& times, int64_t itl_objective_us);
 
 }  // namespace baton::scheduler
 

@@ -104,7 +104,8 @@ PairTimes PairTimesOf(const PrefillLoad& prefill, const DecodeLoad& decode, cons
       std::min(NumUncached(HeldTokens(decode), query), std::max(num_seen, 1u)) + state_tokens;
   return {.wait_s = prefill.backlog_s + waiting / prefill.tokens_per_s,
           .compute_s = NumUncached(prefill.cached_tokens, query) / prefill.tokens_per_s,
-          .cross_s = num_crossing * link.seconds_per_token + link.queued_s};
+          .cross_s = num_crossing * link.seconds_per_token + link.queued_s,
+          .num_waiting = prefill.num_waiting};
 }
 
 // Predicted times of the decode worker beside this prefill worker, if it computes the prompt.
@@ -116,7 +117,27 @@ LocalTimes LocalTimesOf(const DecodeLoad& decode, const PrefillLoad& prefill,
           .at_prefill_s = num_uncached / prefill.tokens_per_s,
           .step_s = decode.step_s,
           .block_s = decode.block_size / decode.tokens_per_s,
-          .num_streams = decode.num_streams};
+          .num_streams = decode.num_streams,
+          .num_waiting = decode.num_waiting};
+}
+
+// Predicted times of both ways.
+PathTimes PathTimesOf(const DecodeLoad& decode, const PrefillLoad& prefill, const PairTimes& pair,
+                      const RouteQuery& query) {
+  PathTimes times = {.pair = pair, .local = LocalTimesOf(decode, prefill, query)};
+  if (prefill.cores.id == 0 || prefill.cores.id != decode.cores.id) return times;
+  const double num_cores = 1.0 * prefill.cores.num_home + decode.cores.num_home;
+  times.prefill_share = prefill.cores.num_home / num_cores;
+  // Either has measured its speed on the cores that it had at that time. Both can have all of them.
+  const double fastest = std::max(prefill.tokens_per_s, decode.tokens_per_s);
+  // The block for each waiting request is no time on a core, which is all that is compared here.
+  times.pair.wait_s = prefill.backlog_s * prefill.tokens_per_s / fastest;
+  times.pair.compute_s *= prefill.tokens_per_s / fastest;
+  times.local.wait_s *= decode.tokens_per_s / fastest;
+  times.local.compute_s *= decode.tokens_per_s / fastest;
+  times.local.block_s *= decode.tokens_per_s / fastest;
+  times.local.at_prefill_s = times.local.compute_s;
+  return times;
 }
 
 // Predicted time until the decode worker has computed the prompt itself.
@@ -240,8 +261,9 @@ DecodeChoice ChoiceOf(const ClusterLoad& load, const RouteQuery& query, uint32_t
                       NumUncached(decode.cached_tokens, query) > query.local_max_tokens;
   if (choice.wants_pair) choice.pick = PickPrefill(load, query, idx);
   if (query.compares_paths && choice.is_paired()) {
-    const LocalTimes local = LocalTimesOf(decode, load.prefill[choice.pick.idx], query);
-    auto reason = ReasonForLocal(choice.pick.times, local, query.itl_objective_us);
+    const PathTimes times =
+        PathTimesOf(decode, load.prefill[choice.pick.idx], choice.pick.times, query);
+    auto reason = ReasonForLocal(times, query.itl_objective_us);
     // Room now comes before a prediction, which knows no full pool. Where streams run it does not:
     // they would pay for it.
     const bool may_begin = !IsBackedUp(decode, query);

@@ -62,6 +62,13 @@ inline bool IsPaired(Pairing pairing) {
   return pairing == Pairing::kExact || pairing == Pairing::kInexact;
 }
 
+// The cores of a host that its workers lend each other: whoever has nothing to compute leaves its
+// own to the others. While all compute, each has its own part.
+struct SharedCores {
+  uint64_t id = 0;        // equal = the same cores; 0 = the worker's cores are its own
+  uint32_t num_home = 0;  // of this worker, > 0 with an id
+};
+
 // One prefill worker as last reported.
 struct PrefillLoad {
   bool ready = false;  // connected and not draining
@@ -77,6 +84,7 @@ struct PrefillLoad {
   uint32_t shared_blocks = 0;         // of those, in use by other requests: they cost no free block
   uint32_t num_slots = UINT32_MAX;    // more requests that may be sent there
   uint32_t max_context = UINT32_MAX;  // tokens of a sequence
+  SharedCores cores;
 };
 
 // One decode worker as last reported. Members without a comment are as in PrefillLoad.
@@ -104,6 +112,7 @@ struct DecodeLoad {
   uint32_t most_new = UINT32_MAX;
   uint32_t num_streams = 0;  // that get tokens there now; num_running counts those to come as well
   double step_s = 0;         // of a step with their rows alone; 0 = not measured
+  SharedCores cores;
 };
 
 // The most by which a decode worker that holds a whole prompt may be more loaded than the least
@@ -169,7 +178,7 @@ enum class RouteReason : uint8_t {
   kPrefillQueue = 10,  // prompts wait at the prefill worker
   kSlowLink = 11,      // the KV takes longer to cross than to be computed
   kDecodeHit = 12,     // the decode worker's cache holds more of the prompt
-  kFasterDecode = 13,  // the decode worker computes faster
+  kFasterDecode = 13,  // the decode worker computes faster, or alone on cores that both lend
 };
 inline constexpr size_t kNumRouteReasons = 14;
 std::string_view RouteReasonName(RouteReason reason);

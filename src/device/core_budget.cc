@@ -18,6 +18,7 @@
 
 #include "src/base/errno_text.h"
 #include "src/base/memory_file.h"
+#include "src/base/random.h"
 
 namespace baton::device {
 namespace {
@@ -135,6 +136,7 @@ uint64_t ProcessStartTicks(pid_t pid) { return FactsOf(pid).start_ticks; }
 CoreBudget::CoreBudget(CoreBudgetFile* file, UniqueFd fd)
     : file_(file),
       fd_(std::move(fd)),
+      id_(file->id),
       num_cores_(file->num_cores),
       num_members_(file->num_members) {
   for (uint32_t core = 0; core < num_cores_; ++core) homes_[core] = file->cores[core].home;
@@ -160,6 +162,7 @@ StatusOr<std::unique_ptr<CoreBudget>> CoreBudget::Create(std::span<const uint32_
   BATON_RETURN_IF_ERROR(AllocateMemoryFile(fd.get(), 0, sizeof(CoreBudgetFile)));
   BATON_ASSIGN_OR_RETURN(CoreBudgetFile* const mapped, MapFile(fd.get()));
   auto* const file = new (mapped) CoreBudgetFile{};
+  file->id = RandomIncarnation().value();
   file->num_cores = static_cast<uint32_t>(total);
   file->num_members = static_cast<uint32_t>(home_counts.size());
   file->creator = ::getpid();

@@ -32,7 +32,7 @@ inline constexpr uint32_t kMaxCores = 1024;
 
 // The memory of a budget. Words that different members write stand on lines of their own.
 struct CoreBudgetFile {
-  static constexpr uint64_t kMagic = 0x32455243'4e544142;  // "BATNCRE2"
+  static constexpr uint64_t kMagic = 0x33455243'4e544142;  // "BATNCRE3"
 
   // A member's place. All but `life` is written by the process that is the member now.
   struct alignas(64) Member {
@@ -49,6 +49,7 @@ struct CoreBudgetFile {
   };
 
   uint64_t magic;
+  uint64_t id;  // random, not 0
   uint32_t num_cores;
   uint32_t num_members;
   int32_t creator;  // pid of `serve`
@@ -90,6 +91,8 @@ class CoreBudget {
 
   // The descriptor of a budget that was created here; -1 for one that was opened.
   int fd() const { return fd_.get(); }
+  // Its name, equal in all of its processes; another budget has another one. Not 0.
+  uint64_t id() const { return id_; }
   uint32_t num_cores() const { return num_cores_; }
   uint32_t num_members() const { return num_members_; }
   // The member that a core belongs to by the split; read once, when the memory was checked.
@@ -121,6 +124,7 @@ class CoreBudget {
   CoreBudgetFile* const file_;
   const UniqueFd fd_;
   // Constant, so that a word that somebody else spoils cannot make this process leave its tables.
+  const uint64_t id_;
   const uint32_t num_cores_;
   const uint32_t num_members_;
   uint32_t homes_[kMaxCores] = {};

@@ -63,6 +63,7 @@ class CoreShare {
   // Cores that it may ever hold: the whole budget.
   uint32_t max_cores() const { return max_cores_; }
   uint32_t num_home_cores() const { return num_home_cores_; }
+  uint64_t budget_id() const { return budget_->id(); }
   // No other member wants its cores.
   bool is_alone() const { return budget_->num_members() == 1; }
   // Any thread.

@@ -42,7 +42,7 @@ SplitLength FindSplitLength(const PlanInput& input, const ClusterPlan& plan, uin
     local.compute_s = compute_s;
     local.at_prefill_s = compute_s;
     const PairTimes pair = {.wait_s = 0, .compute_s = compute_s, .cross_s = cross_s};
-    return ReasonForLocal(pair, local, itl_us).has_value();
+    return ReasonForLocal({.pair = pair, .local = local}, itl_us).has_value();
   };
   // From the longest prompt down: the two costs may cross more than once.
   const uint32_t block = input.memory.block_tokens;

@@ -38,6 +38,7 @@ void PlacementReports::OnReport(RouterRequest& request, bool is_prefill,
       request.prompt_done = true;
       request.prompt_done_us = now_us;
       table_->ReleaseBacklog(is_prefill ? request.prefill : request.decode);
+      table_->CountStreams(request.decode);
       break;
     case WorkerRequestState::kGranted:
       request.lifetime.Mark(RequestEvent::kGranted, now_us);

@@ -201,6 +201,7 @@ void RequestTable::ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool
     worker->TakeFromBacklog(half.cost.num_tokens);
     worker->placed.num_prompts -= half.cost.num_prompts;
     worker->placed.num_sequences -= half.cost.num_sequences;
+    worker->placed.num_streams -= half.cost.num_streams;
     --worker->num_requests;
     const auto link = worker->links.find(half.link_to);
     if (link != worker->links.end()) link->second.EndHandOff(half.link_bytes);
@@ -225,6 +226,13 @@ void RequestTable::ReleaseBacklog(PlacementHalf& half) {
     half.cost.num_tokens = 0;
     half.cost.num_prompts = 0;
   }
+}
+
+void RequestTable::CountStreams(PlacementHalf& decode) {
+  RegisteredWorker* const worker = state_->registry.Find(decode.lease);
+  if (worker == nullptr || decode.cost.num_streams > 0) return;
+  decode.cost.num_streams = decode.cost.num_sequences;
+  worker->placed.num_streams += decode.cost.num_streams;
 }
 
 void RequestTable::ForgiveSilence(int64_t late_us) {

@@ -61,6 +61,8 @@ class RequestTable {
   void ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool cancel);
   // Takes a computed prompt out of the backlog of its worker.
   void ReleaseBacklog(PlacementHalf& half);
+  // The prompt is computed: its choices are streams of the decode worker, or will be at once.
+  void CountStreams(PlacementHalf& decode);
   void CancelKept(RouterRequest& request);
   void GiveUpMove(RouterRequest& request);
 

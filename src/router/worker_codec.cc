@@ -39,6 +39,7 @@ constexpr size_t kMaxAddressBytes = 256;
 // Readable ids and parts of fingerprints have some hundred bytes.
 constexpr size_t kMaxTextBytes = 4096;
 constexpr uint32_t kMaxEmbeddingSize = 1u << 17;  // model::kMaxHiddenSize
+constexpr uint32_t kMaxHomeCores = 1024;          // device::kMaxCores
 constexpr size_t kMaxPoolingBytes = 64;
 // Context and vocabulary that a hello may name: a worker of a later release may take more than
 // this one does, and the router computes with 31 bits.
@@ -183,6 +184,9 @@ Status CheckHelloNumbers(const v1::WorkerHello& hello) {
                            kMaxPoolBlocks);
   }
   BATON_RETURN_IF_ERROR(check("max_running", hello.max_running(), 1u << 20));
+  if (hello.core_budget() != 0) {
+    BATON_RETURN_IF_ERROR(check("home_cores", hello.home_cores(), kMaxHomeCores));
+  }
   if (hello.embedding_size() > kMaxEmbeddingSize) {
     return InvalidArgument("embedding_size is {}, outside 0..{}", hello.embedding_size(),
                            kMaxEmbeddingSize);
@@ -254,6 +258,8 @@ StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello, const Wire
   worker.state_blocks = hello.state_blocks();
   worker.window_blocks = hello.window_blocks();
   worker.max_running = hello.max_running();
+  worker.core_budget = hello.core_budget();
+  worker.home_cores = hello.home_cores();
   worker.chain_check = hello.chain_check();
   worker.grammar_version = hello.grammar_version();
   worker.logs_prompts = hello.prompt_logprobs();

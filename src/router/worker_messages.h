@@ -66,6 +66,8 @@ struct WorkerDescription {
   uint32_t state_blocks = 0;        // of each sequence, beside those of its tokens
   uint32_t window_blocks = 0;       // that its tokens take there at most; 0 = all
   uint32_t max_running = 0;         // sequences that decode in one step
+  uint64_t core_budget = 0;         // of its host, that lends cores; 0 = it has its own cores
+  uint32_t home_cores = 0;          // with core_budget: its part while all compute
   uint64_t chain_check = 0;         // of its prefix cache's key; 0 = it has no prefix cache
   uint32_t grammar_version = 0;     // of its grammar engine; 0 = it constrains no answers
   bool logs_prompts = false;        // it gives log-probabilities of prompts

@@ -15,6 +15,7 @@
 
 #include "src/base/limits.h"
 #include "src/base/wire_versions.h"
+#include "src/base/xxh3.h"
 
 namespace baton::router {
 
@@ -31,6 +32,7 @@ using scheduler::LinkHealth;
 using scheduler::LinkUp;
 using scheduler::PairingOf;
 using scheduler::PrefillLoad;
+using scheduler::SharedCores;
 using scheduler::WorkerFingerprint;
 
 namespace {
@@ -92,6 +94,12 @@ double SpeedOf(const RegisteredWorker& worker, const PoolSpeeds& pool, int64_t n
   return is_old ? std::clamp(pool.fastest, measured, measured * kMostHeldUp) : measured;
 }
 
+// Budgets are named apart within a host.
+SharedCores CoresOf(const WorkerDescription& worker) {
+  if (worker.core_budget == 0) return {};
+  return {.id = Xxh3Hash64(worker.host_id, worker.core_budget), .num_home = worker.home_cores};
+}
+
 // The load row of either role.
 template <typename Row>
 Row CommonRow(const RegisteredWorker& worker, const PoolSpeeds& pool, int64_t now_us) {
@@ -106,6 +114,7 @@ Row CommonRow(const RegisteredWorker& worker, const PoolSpeeds& pool, int64_t no
   row.block_size = worker.description.block_size;
   row.state_blocks = worker.description.state_blocks;
   row.max_context = worker.description.max_context;
+  row.cores = CoresOf(worker.description);
   return row;
 }
 
@@ -407,7 +416,8 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, int64_t now_us,
     row.window_blocks = worker.description.window_blocks;
     const uint32_t placed = worker.placed.num_sequences;
     row.num_running = std::max(worker.load.running, placed);
-    row.num_streams = worker.load.running;
+    // A report is up to a heartbeat old: in that time prompts of other streams were computed.
+    row.num_streams = std::max(worker.load.running, worker.placed.num_streams);
     row.step_s = static_cast<double>(worker.load.step_us) * 1e-6;
     row.num_waiting = std::max(row.num_waiting, worker.placed.num_prompts);
     // A request with more choices than the worker runs at once must still get in when it is alone.

@@ -44,6 +44,7 @@ struct PlacementCost {
   uint64_t num_tokens = 0;   // prompt tokens to compute there
   uint32_t num_prompts = 0;  // the prompts of num_tokens
   uint32_t num_sequences = 0;
+  uint32_t num_streams = 0;  // of num_sequences, those whose prompt is computed
 };
 
 // Refusals for load, since the worker last took a request.

@@ -224,9 +224,10 @@ uint64_t MarkOf(const HelloFacts& facts) {
                  << facts.kv_address << facts.kv_unix << facts.host_id << facts.pid
                  << facts.max_context << facts.block_size << facts.state_blocks
                  << facts.window_blocks << facts.kv_bytes_per_token << facts.num_blocks
-                 << facts.max_running << facts.allow_inexact << facts.chain_check
-                 << facts.grammar_version << facts.logs_prompts << facts.embedding_size
-                 << facts.model_id << facts.loaded_unix_s << facts.max_context << facts.vocab_size
+                 << facts.max_running << facts.core_budget << facts.home_cores
+                 << facts.allow_inexact << facts.chain_check << facts.grammar_version
+                 << facts.logs_prompts << facts.embedding_size << facts.model_id
+                 << facts.loaded_unix_s << facts.max_context << facts.vocab_size
                  << facts.embedding_size << facts.embedding_refusal << facts.tokenizer_id
                  << facts.tokenizer)
       .mark();
@@ -244,10 +245,11 @@ uint64_t MarkOf(const WorkerDescription& worker, const ModelClaim& claim) {
                  << worker.kv_unix << worker.host_id << worker.pid << worker.max_context
                  << worker.block_size << worker.state_blocks << worker.window_blocks
                  << worker.kv_bytes_per_token << worker.num_blocks << worker.max_running
-                 << worker.fingerprint.allow_inexact << worker.chain_check << worker.grammar_version
-                 << worker.logs_prompts << worker.embedding_size << claim.id << claim.loaded_unix_s
-                 << claim.max_context << claim.vocab_size << claim.embedding_size
-                 << claim.embedding_refusal << claim.tokenizer_id << claim.tokenizer)
+                 << worker.core_budget << worker.home_cores << worker.fingerprint.allow_inexact
+                 << worker.chain_check << worker.grammar_version << worker.logs_prompts
+                 << worker.embedding_size << claim.id << claim.loaded_unix_s << claim.max_context
+                 << claim.vocab_size << claim.embedding_size << claim.embedding_refusal
+                 << claim.tokenizer_id << claim.tokenizer)
       .mark();
 }
 

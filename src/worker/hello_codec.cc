@@ -35,6 +35,8 @@ void ToProto(const HelloFacts& facts, v1::WorkerHello* out) {
   out->set_kv_bytes_per_token(facts.kv_bytes_per_token);
   out->set_num_blocks(facts.num_blocks);
   out->set_max_running(facts.max_running);
+  out->set_core_budget(facts.core_budget);
+  out->set_home_cores(facts.home_cores);
   out->set_tokenizer(facts.tokenizer);
   for (const TransportKind kind : facts.transports) out->add_transports(ToProto(kind));
   out->set_allow_inexact(facts.allow_inexact);

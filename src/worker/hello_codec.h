@@ -42,6 +42,8 @@ struct HelloFacts {
   uint64_t kv_bytes_per_token = 0;
   uint32_t num_blocks = 0;
   uint32_t max_running = 0;
+  uint64_t core_budget = 0;
+  uint32_t home_cores = 0;
   std::string tokenizer;
   std::vector<kv::TransportKind> transports;  // best first
   bool allow_inexact = false;

@@ -44,6 +44,10 @@ HelloFacts HelloFactsOf(const WorkerConfig& config, const WorkerModel& model, co
   facts.kv_bytes_per_token = loaded.layout().BytesPerToken();
   facts.num_blocks = kv.store()->memory().num_blocks;
   facts.max_running = config.max_batch;
+  if (model.SharesCores()) {
+    facts.core_budget = model.cores->budget_id();
+    facts.home_cores = model.cores->num_home_cores();
+  }
   facts.tokenizer = model.text.tokenizer;
   facts.transports = kv.kinds();
   facts.allow_inexact = config.allow_inexact;

@@ -205,6 +205,10 @@ bool WorkerModel::LeavesCores() const {
   return device.accelerator != nullptr && cores != nullptr && !cores->is_alone();
 }
 
+bool WorkerModel::SharesCores() const {
+  return device.accelerator == nullptr && cores != nullptr && !cores->is_alone();
+}
+
 // Without cores of the budget, threads that need a seat would never run.
 ThreadPool* WorkerModel::SamplingPool() const { return LeavesCores() ? nullptr : pool.get(); }
 

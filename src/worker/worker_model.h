@@ -38,6 +38,8 @@ struct WorkerModel {
 
   // A device's steps leave the cores of the host to other workers, where there are any.
   bool LeavesCores() const;
+  // Its steps compute on cores that it lends to others and borrows from them.
+  bool SharesCores() const;
   // The threads that sample. Null: the engine thread reads all rows of logits itself.
   device::ThreadPool* SamplingPool() const;
   // "4 threads".

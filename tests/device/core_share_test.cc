@@ -176,6 +176,15 @@ TEST(CoreShareTest, SeatsAreOnTheProcessorsOfTheirCores) {
   EXPECT_FALSE(CoreBudget::Create(std::vector<uint32_t>{1, 1}, std::vector<int>{0}).ok());
 }
 
+TEST(CoreShareTest, MembersOfOneBudgetTellOneName) {
+  const auto budget = *CoreBudget::Create(std::vector<uint32_t>{2, 1});
+  const auto other = *CoreBudget::Create(std::vector<uint32_t>{1, 1});
+  EXPECT_EQ(Member(*budget, 0)->budget_id(), budget->id());
+  EXPECT_EQ(Member(*budget, 1)->budget_id(), budget->id());
+  EXPECT_NE(budget->id(), 0u);
+  EXPECT_NE(budget->id(), other->id());
+}
+
 TEST(CoreShareTest, AThreadWhoseProcessorIsGoneRunsOnAllOthers) {
   const std::vector<int> cpus = AffinityCpus();
   if (cpus.size() < 2) GTEST_SKIP() << "needs two processors";

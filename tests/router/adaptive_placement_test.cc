@@ -2,6 +2,7 @@
 // before, and that the reason of each placement is counted and remembered.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "gtest/gtest.h"
 
@@ -24,8 +25,18 @@ RouterCoreConfig Adaptive(int64_t itl_objective_us = 0) {
 
 // A prefill worker and a decode worker. Prompts are of 40 tokens: 80 ms at 500 tokens a second.
 struct AdaptiveCluster : FakeCluster {
-  explicit AdaptiveCluster(RouterCoreConfig config = Adaptive()) : FakeCluster(config) {
-    JoinPair();
+  // `core_budget`: of both workers; 0 = each has cores of its own.
+  explicit AdaptiveCluster(RouterCoreConfig config = Adaptive(), uint64_t core_budget = 0)
+      : FakeCluster(config) {
+    for (const WorkerRole role : {WorkerRole::kDecode, WorkerRole::kPrefill}) {
+      const std::string id = role == WorkerRole::kDecode ? "decode-0" : "prefill-0";
+      WorkerDescription worker = Describe(id, role);
+      worker.host_id = "a host";
+      worker.core_budget = core_budget;
+      worker.home_cores = core_budget == 0 ? 0 : 1;
+      Join(std::move(worker));
+    }
+    Report("prefill-0", {"decode-0"});
   }
 
   // A heartbeat of the worker: what it has to compute, and how fast it is; 0 = not measured.
@@ -84,6 +95,26 @@ TEST(AdaptivePlacementTest, StreamsOfTheDecodeWorkerCount) {
   EXPECT_TRUE(cluster.IsSplit()) << "320 ms, less 40, against 80 for it and for each stream";
   cluster.TellStreams(0, 5'000);
   EXPECT_FALSE(cluster.IsSplit());
+}
+
+// A burst: no heartbeat comes before its end.
+TEST(AdaptivePlacementTest, StreamsCountBeforeAHeartbeatTellsOfThem) {
+  AdaptiveCluster cluster;
+  for (int i = 0; i < 4; ++i) {
+    const RequestUid uid = cluster.Submit(cluster.Request(std::string(40, 'p')));
+    EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).size(), i + 1u);
+    cluster.State("prefill-0", uid, WorkerRequestState::kPrefillDone);
+  }
+  cluster.Tell("prefill-0", 120, 0);
+  EXPECT_TRUE(cluster.IsSplit()) << "240 + 128 + 80 ms, less an eighth, against 80 for it and four";
+  cluster.Tell("prefill-0", 160, 0);
+  EXPECT_FALSE(cluster.IsSplit());
+}
+
+TEST(AdaptivePlacementTest, ABurstIsNoReasonForTheOtherWorkerOfTheSameCores) {
+  AdaptiveCluster cluster(Adaptive(), /*core_budget=*/5);
+  for (int i = 0; i < 6; ++i) EXPECT_TRUE(cluster.IsSplit()) << i << " prompts wait";
+  EXPECT_EQ(cluster.NumRoutes(RouteReason::kPair), 6u);
 }
 
 // Blocks of 16 tokens take 32 ms; 35 ms of the objective are planned.

@@ -161,6 +161,20 @@ TEST(WorkerCodecTest, WindowBlocksAreThoseOfAPool) {
               ::testing::HasSubstr("window_blocks is 4294967295, outside 0.."));
 }
 
+TEST(WorkerCodecTest, AWorkerOfACoreBudgetHasCoresOfIt) {
+  v1::WorkerHello hello = Hello();
+  EXPECT_EQ(DecodeHello(hello)->core_budget, 0u);
+  hello.set_core_budget(77);
+  hello.set_home_cores(1024);
+  EXPECT_EQ(DecodeHello(hello)->core_budget, 77u);
+  EXPECT_EQ(DecodeHello(hello)->home_cores, 1024u);
+  for (const uint32_t home_cores : {0u, 1025u}) {
+    hello.set_home_cores(home_cores);
+    EXPECT_THAT(std::string(DecodeHello(hello).status().message()),
+                ::testing::HasSubstr(fmt::format("home_cores is {}, outside 1..1024", home_cores)));
+  }
+}
+
 TEST(WorkerCodecTest, AModelMayBeCalledWhatAFileIs) {
   for (const std::string id : {"toy", "my model", "smollm2:135m", "mod\xc3\xa8le"}) {
     v1::WorkerHello hello = Hello();

@@ -203,16 +203,118 @@ TEST(PathChoiceTest, TheObjectiveOfGapsIsKept) {
 
 TEST(PathChoiceTest, TheCostOfChunksBesideRows) {
   LocalTimes local = {.wait_s = 0.1, .compute_s = 0.2, .step_s = 0.005, .block_s = 0.002};
-  EXPECT_DOUBLE_EQ(LocalCostS(local, 0), 0.3);
+  EXPECT_DOUBLE_EQ(LocalCostS({.local = local}, 0), 0.3);
   local.num_streams = 2;
   // Steps of 25 ms leave 20 ms for chunks: a quarter longer. Two streams wait 0.2 s each.
-  EXPECT_NEAR(LocalCostS(local, 0), 0.3 * 1.25 + 0.4, 1e-12);
+  EXPECT_NEAR(LocalCostS({.local = local}, 0), 0.3 * 1.25 + 0.4, 1e-12);
   // An objective of 40 ms plans 35 ms: 30 ms for chunks.
-  EXPECT_NEAR(LocalCostS(local, 40'000), 0.3 * (1 + 5.0 / 30) + 0.4, 1e-12);
+  EXPECT_NEAR(LocalCostS({.local = local}, 40'000), 0.3 * (1 + 5.0 / 30) + 0.4, 1e-12);
   // Rows that fill a step leave one block.
   local.step_s = 0.03;
-  EXPECT_NEAR(LocalCostS(local, 0), 0.3 * (1 + 30.0 / 2) + 0.4, 1e-12);
-  EXPECT_EQ(LocalCostS(local, 30'000), std::numeric_limits<double>::infinity());
+  EXPECT_NEAR(LocalCostS({.local = local}, 0), 0.3 * (1 + 30.0 / 2) + 0.4, 1e-12);
+  EXPECT_EQ(LocalCostS({.local = local}, 30'000), std::numeric_limits<double>::infinity());
+}
+
+// The two workers lend each other their cores, one of each. A prompt takes 0.32 s on both cores and
+// 0.64 s on one.
+void ShareCores(Snapshot& s) {
+  s.prefill.cores = {.id = 7, .num_home = 1};
+  s.decode.cores = {.id = 7, .num_home = 1};
+}
+
+TEST(PathChoiceTest, WorkersThatLendTheirCoresAreNoTwoMachines) {
+  ExpectCases({
+      {"both idle: equal", ShareCores, RouteReason::kPair},
+      {"a queue of one: 0.64, against 0.64 and the other's 0.32",
+       [](Snapshot& s) {
+         ShareCores(s);
+         s.prefill.backlog_s = 0.32;
+         s.prefill.num_waiting = 1;
+       },
+       RouteReason::kPair},
+      {"a queue of ten: 3.52, against 0.64 and ten times 0.32",
+       [](Snapshot& s) {
+         ShareCores(s);
+         s.prefill.backlog_s = 3.2;
+         s.prefill.num_waiting = 10;
+       },
+       RouteReason::kPair},
+      {"a queue of thirty short prompts: 1.98, against 0.13 and thirty times 0.064",
+       [](Snapshot& s) {
+         ShareCores(s);
+         s.query.num_tokens = 32;
+         s.prefill.backlog_s = 1.92;
+         s.prefill.num_waiting = 30;
+       },
+       RouteReason::kPair},
+      {"no cores in common: the queue counts",
+       [](Snapshot& s) {
+         ShareCores(s);
+         s.decode.cores.id = 8;
+         s.prefill.backlog_s = 3.2;
+         s.prefill.num_waiting = 10;
+       },
+       RouteReason::kPrefillQueue},
+      {"a prompt there, none here: 0.64 and the other's 0.32, against 0.64",
+       [](Snapshot& s) {
+         ShareCores(s);
+         s.decode.backlog_s = 0.32;
+         s.decode.num_waiting = 1;
+       },
+       RouteReason::kFasterDecode},
+  });
+}
+
+TEST(PathChoiceTest, OnCoresThatBothLendAPromptGoesWhereLessIsToCompute) {
+  ExpectCases({
+      {"a hit at the decode worker: 0.064, against 0.28",
+       [](Snapshot& s) {
+         ShareCores(s);
+         s.decode.cached_tokens = 128;
+       },
+       RouteReason::kDecodeHit},
+      {"the same while ten wait: 0.128 and ten times 0.064",
+       [](Snapshot& s) {
+         ShareCores(s);
+         s.decode.cached_tokens = 128;
+         s.prefill.backlog_s = 3.2;
+         s.prefill.num_waiting = 10;
+       },
+       RouteReason::kPrefillQueue},
+      {"a speed that one of them has measured is of the same cores",
+       [](Snapshot& s) {
+         ShareCores(s);
+         s.decode.tokens_per_s = 1000;
+       },
+       RouteReason::kPair},
+      {"ten streams: 0.64 + 3.2, against 0.32 + 3.2",
+       [](Snapshot& s) {
+         ShareCores(s);
+         s.decode.num_streams = 10;
+       },
+       RouteReason::kPair},
+      {"a slow link: 0.64, against 0.32",
+       [](Snapshot& s) {
+         ShareCores(s);
+         s.link.seconds_per_token = 0.004;
+       },
+       RouteReason::kSlowLink},
+  });
+}
+
+TEST(PathChoiceTest, WhatALentCoreCosts) {
+  PathTimes times = {.pair = {.wait_s = 0.1, .compute_s = 0.2, .cross_s = 0.5, .num_waiting = 3},
+                     .local = {.wait_s = 0.1, .compute_s = 0.3}};
+  EXPECT_DOUBLE_EQ(PairCostS(times), 0.6);
+  EXPECT_DOUBLE_EQ(LocalCostS(times, 0), 0.4);
+  times.prefill_share = 0.25;
+  EXPECT_DOUBLE_EQ(PairCostS(times), 0.6) << "all cores";
+  EXPECT_DOUBLE_EQ(LocalCostS(times, 0), 0.4 / 0.75 + 3 * 0.3) << "beside the prefill worker";
+  times.local.num_waiting = 1;
+  times.local.num_streams = 2;
+  EXPECT_DOUBLE_EQ(PairCostS(times), 4 * 0.1 + 4 * 0.2 + 3 * 0.2) << "a quarter of the cores";
+  times.pair.num_waiting = 0;
+  EXPECT_NEAR(LocalCostS(times, 0), 0.4 + 2 * 0.3, 1e-12) << "all cores";
 }
 
 // No pair, no choice: the reason is the hurdle.
