@@ -3,93 +3,10 @@
 #ifndef BATON_KERNELS_CPU_ATTENTION_SPLIT_H_
 #define BATON_KERNELS_CPU_ATTENTION_SPLIT_H_
 
+#include "kernels/cpu/attention_softmax.h"
 #include "kernels/cpu/attention_source.h"
 
 namespace baton::kernels::BATON_ISA {
-
-// The largest score of each lane of one row and tile. Scores of masked keys become -infinity.
-BATON_INLINE F32x16 LargestScores(device::TaskRange keys, float* scores) {
-  const F32x16 minus_infinity = Set1(-std::numeric_limits<float>::infinity());
-  F32x16 best = minus_infinity;
-  for (uint32_t base = keys.begin & ~(kGroupKeys - 1); base < keys.end; base += kGroupKeys) {
-    F32x16 s = Load(scores + base);
-    if (base < keys.begin || base + kGroupKeys > keys.end) {
-      s = KeepLanes(s, static_cast<int32_t>(keys.begin) - static_cast<int32_t>(base),
-                    static_cast<int32_t>(keys.end) - static_cast<int32_t>(base), minus_infinity);
-      Store(scores + base, s);
-    }
-    best = Max(best, s);
-  }
-  return best;
-}
-
-// The maxima of kRows rows after the scores of a tile.
-struct TileMaxima {
-  float largest[16];  // after the tile
-  float factors[16];  // exp(before - after), of rows whose maximum rises
-  bool rises[16];
-};
-
-// The maxima of kRows rows after a tile. One exp gives the factors of all rows.
-template <int kRows>
-BATON_INLINE void RaiseMaxima(const ItemRun& run, uint32_t query, const device::TaskRange* keys,
-                              TileMaxima* maxima) {
-  static_assert(kRows <= 16);
-  constexpr int kPadded = (kRows + 3) / 4 * 4;
-  F32x16 best[kPadded];
-  for (int r = 0; r < kPadded; ++r) {
-    best[r] = LargestScores(r < kRows ? keys[r] : device::TaskRange{0, 0},
-                            run.area.scores[r < kRows ? r : 0]);
-  }
-  if constexpr (kRows >= 4) {
-    for (int r = 0; r < kPadded; r += 4) {
-      StoreQuarter(maxima->largest + r,
-                   FoldFour(best + r, [](F32x16 a, F32x16 b) { return Max(a, b); }));
-    }
-  } else {
-    for (int r = 0; r < kRows; ++r) maxima->largest[r] = MaxAll(best[r]);
-  }
-  alignas(64) float change[16] = {};
-  bool any = false;
-  for (int r = 0; r < kRows; ++r) {
-    float* max = StateAt(run.shape, run.area.current, query + static_cast<uint32_t>(r)).max;
-    const float before = *max;
-    maxima->rises[r] = maxima->largest[r] > before;
-    if (!maxima->rises[r]) maxima->largest[r] = before;
-    any |= maxima->rises[r];
-    change[r] = before - maxima->largest[r];
-    *max = maxima->largest[r];
-  }
-  if (any) Store(maxima->factors, Exp(Load(change)));
-}
-
-// Rule (3) for kRows rows and a tile: the maxima, the weights (in place of the scores) and the
-// lanes. Rows take each step together, so that the chain of one does not wait for that of another.
-template <int kRows>
-inline void SoftmaxRows(const ItemRun& run, uint32_t query, const device::TaskRange* keys) {
-  TileMaxima maxima;
-  RaiseMaxima<kRows>(run, query, keys, &maxima);
-  for (int r = 0; r < kRows; ++r) {
-    if (keys[r].size() == 0) continue;
-    const QueryState state = StateAt(run.shape, run.area.current, query + static_cast<uint32_t>(r));
-    if (maxima.rises[r]) {
-      const F32x16 factor = Set1(maxima.factors[r]);
-      for (uint32_t i = 0; i < run.shape.padded_values + 16; i += 16) {
-        Store(state.sums + i, Mul(Load(state.sums + i), factor));
-      }
-    }
-    const F32x16 max = Set1(maxima.largest[r]);
-    float* scores = run.area.scores[r];
-    F32x16 lanes = Load(state.lanes);
-    for (uint32_t base = keys[r].begin & ~(kGroupKeys - 1); base < keys[r].end;
-         base += kGroupKeys) {
-      const F32x16 e = Exp(Sub(Load(scores + base), max));
-      Store(scores + base, e);
-      lanes = Add(lanes, e);
-    }
-    Store(state.lanes, lanes);
-  }
-}
 
 // Adds some columns of values of kRows rows whose visible keys may differ: what all see together,
 // the rest row by row, so that every row's chain ascends and no masked value is multiplied.
@@ -142,11 +59,27 @@ inline void ValuesOfRows(const ItemRun& run, const TileSource& tile, const devic
   }
 }
 
+// Each of the queries [query, query + num_queries) sees all keys of the tile.
+BATON_INLINE bool SeesWholeTile(const ItemRun& run, uint32_t tile_begin, uint32_t query,
+                                uint32_t num_queries) {
+  const uint32_t window = run.args.window;
+  if (run.Position(query) < tile_begin + kTileKeys - 1) return false;
+  return window == 0 || run.Position(query + num_queries - 1) < tile_begin + window;
+}
+
 // One tile for queries [query, query + kRows) of the item.
 template <int kRows>
 inline void TileRows(const ItemRun& run, const TileSource& tile, uint32_t tile_begin,
                      uint32_t query) {
   device::TaskRange keys[kRows];
+  const float* q = run.area.q + size_t{query} * run.shape.padded_dim;
+  float* const sums = run.area.current + query * run.shape.state_stride;
+  if (kRows == kAttentionRows && SeesWholeTile(run, tile_begin, query, kRows)) {
+    for (device::TaskRange& range : keys) range = {0, kTileKeys};
+    ScoreGroups<kRows>(tile, {0, kTileGroups}, q, run.area.scores);
+    SoftmaxWholeTile<kRows>(run, query);
+    return ValuesOfRows<kRows>(run, tile, keys, sums);
+  }
   uint32_t first = kTileKeys;
   uint32_t last = 0;
   for (int r = 0; r < kRows; ++r) {
@@ -157,11 +90,10 @@ inline void TileRows(const ItemRun& run, const TileSource& tile, uint32_t tile_b
     if (keys[r].end > last) last = keys[r].end;
   }
   if (first >= last) return;
-  const float* q = run.area.q + size_t{query} * run.shape.padded_dim;
   ScoreGroups<kRows>(tile, {first / kGroupKeys, (last + kGroupKeys - 1) / kGroupKeys}, q,
                      run.area.scores);
   SoftmaxRows<kRows>(run, query, keys);
-  ValuesOfRows<kRows>(run, tile, keys, run.area.current + query * run.shape.state_stride);
+  ValuesOfRows<kRows>(run, tile, keys, sums);
 }
 
 template <int kRows>
@@ -193,12 +125,15 @@ inline void RunSplit(const ItemRun& run, uint32_t split, bool goes_on) {
   for (uint32_t i = 0; i < num_queries; ++i) {
     ResetState(run.shape, StateAt(run.shape, run.area.current, i));
   }
+  const bool asks_ahead = num_queries % kAttentionRows != 0;  // whole passes do not
   for (; begin < end; begin += kTileKeys) {
-    const uint32_t next = begin + kTileKeys;
-    const bool has_next = next < end || (goes_on && next <= last);
     TileSource tile = SourceOf(run, begin, num_keys(begin));
-    tile.with_keys = LinesOf(run, 1, begin, num_keys(begin));
-    tile.with_values = has_next ? LinesOf(run, 0, next, num_keys(next)) : tile.with_keys;
+    if (asks_ahead) {
+      const uint32_t next = begin + kTileKeys;
+      const bool has_next = next < end || (goes_on && next <= last);
+      tile.with_keys = LinesOf(run, 1, begin, num_keys(begin));
+      tile.with_values = has_next ? LinesOf(run, 0, next, num_keys(next)) : tile.with_keys;
+    }
     uint32_t query = 0;
     for (; query + kAttentionRows <= num_queries; query += kAttentionRows) {
       TileRows<kAttentionRows>(run, tile, begin, query);

@@ -117,9 +117,28 @@ BATON_INLINE void TileOf(const PanelStretch& stretch, const A16Rows& rows, uint3
                          float* acc) {
   if constexpr (kRows > 0) {
     if (num_rows == kRows) {
-      Tile<kForm, kRows, kPanels>(stretch, rows, acc);
+      RunTile(TileShape<kForm, kRows, kPanels>{}, stretch, rows, acc);
     } else {
       TileOf<kForm, kRows - 1, kPanels>(stretch, rows, num_rows, acc);
+    }
+  }
+}
+
+// Writes (or adds) the sums of a tile [num_rows][kPanels][16].
+template <int kPanels>
+inline void StoreTile(const MatMulArgs& args, uint32_t row, uint32_t num_rows, uint32_t panel,
+                      const float* acc) {
+  float* out = args.out + size_t{row} * args.out_stride + panel * kPanelRows;
+  if ((panel + kPanels) * kPanelRows > args.weights->n()) {
+    for (uint32_t i = 0; i < num_rows * kPanels; ++i) {
+      StoreOutputs(args, row + i / kPanels, panel + i % kPanels, Load(acc + i * kPanelRows));
+    }
+    return;
+  }
+  for (uint32_t r = 0; r < num_rows; ++r, out += args.out_stride, acc += kPanels * kPanelRows) {
+    for (uint32_t i = 0; i < kPanels * kPanelRows; i += kPanelRows) {
+      const F32x16 y = Load(acc + i);
+      Store(out + i, args.epilogue == Epilogue::kAdd ? Add(Load(out + i), y) : y);
     }
   }
 }
@@ -133,27 +152,27 @@ inline void TilePanels(const MatMulArgs& args, device::TaskRange task_rows, uint
   const uint32_t num_blocks = w.k() / kQuantBlock;
   const uint32_t num_chunks = NumUnits(num_blocks, kChunkBlocks);
   const uint32_t num_tiles = NumUnits(task_rows.size(), kTileRows);
+  I32x16 zero = SetI(0);
+  KeepInRegister(&zero);  // gcc 12 would make the loop below a `rep stos`, which nothing overtakes
   for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
     const device::TaskRange blocks = device::PartOf(num_blocks, num_chunks, chunk);
     UnpackStretch<kDigits, kScales, kPanels>(w, panel, blocks, s);
     const PanelStretch stretch = {s->digits, s->scale[0], s->min[0], blocks.size()};
     const bool is_last = chunk + 1 == num_chunks;
-    const uint32_t next_panel = is_last ? panel + kPanels : panel;
-    const device::TaskRange next = device::PartOf(num_blocks, num_chunks, is_last ? 0 : chunk + 1);
+    const NextStretch next = NextOf<kDigits, kScales, kPanels>(
+        w, is_last ? panel + kPanels : panel,
+        device::PartOf(num_blocks, num_chunks, is_last ? 0 : chunk + 1), num_tiles);
     for (uint32_t tile = 0; tile < num_tiles; ++tile) {
       const uint32_t row = task_rows.begin + tile * kTileRows;
       const uint32_t num_rows = std::min(kTileRows, task_rows.end - row);
-      float(*acc)[kPanelRows] = s->acc + tile * kTileRows * kPanels;
+      float* const acc = s->acc[tile * kTileRows * kPanels];
       if (chunk == 0) {
-        for (uint32_t i = 0; i < num_rows * kPanels; ++i) Store(acc[i], Zero());
+        for (uint32_t i = 0; i < num_rows * kPanels; ++i) StoreInts(acc + i * kPanelRows, zero);
       }
-      FetchStretch<kDigits, kScales, kPanels>(w, next_panel, next, num_tiles, tile);
+      next.Fetch<kPanels>(tile);
       TileOf<FormOf(kScales), kTileRows, kPanels>(stretch, RowsAt(args.a16, row, blocks.begin),
-                                                  num_rows, acc[0]);
-      if (!is_last) continue;
-      for (uint32_t i = 0; i < num_rows * kPanels; ++i) {
-        StoreOutputs(args, row + i / kPanels, panel + i % kPanels, Load(acc[i]));
-      }
+                                                  num_rows, acc);
+      if (is_last) StoreTile<kPanels>(args, row, num_rows, panel, acc);
     }
   }
 }

@@ -2,6 +2,8 @@
 #define BATON_ISA avx512
 #include "kernels/cpu/simd_avx512_i16.h"
 // After the vector.
+#include "kernels/cpu/tile_avx512.h"
+// After both.
 #include "kernels/cpu/op_table.h"
 
 namespace baton::kernels {

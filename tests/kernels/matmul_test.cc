@@ -226,8 +226,12 @@ TEST_P(MatMulTest, TheThreadCountChangesNoBit) {
 
 TEST_P(MatMulTest, AddsToTheOutputWhenAskedAndLeavesOtherColumnsAlone) {
   for (const WeightType type : WeightTypes()) {
-    for (uint32_t m : {1u, 2u, 9u}) {
-      Case c(type, 21, 64, m, 7);
+    // 83 columns are whole tiles and one that is cut; 800 elements are several stretches.
+    // stretches.
+    for (const Shape& shape : {Shape{21, 64, 1}, Shape{21, 64, 2}, Shape{21, 64, 9},
+                               Shape{83, 64, 9}, Shape{83, 800, 29}}) {
+      Case c(type, shape.n, shape.k, shape.m, 7);
+      const uint32_t m = shape.m;
       ThreadPool pool(2);
       const std::vector<float> y = c.Run(ops(), pool);
       const uint32_t stride = c.n + 5;

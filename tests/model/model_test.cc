@@ -255,6 +255,7 @@ INSTANTIATE_TEST_SUITE_P(
     CaseName);
 INSTANTIATE_TEST_SUITE_P(Demo, ModelBitsTest,
                          ::testing::Values(BitsCase{"", Isa::kAuto, 2, KvDtype::kBf16, 61, 12},
+                                           BitsCase{"", Isa::kAuto, 1, KvDtype::kBf16, 300, 4},
                                            BitsCase{"", Isa::kPortable, 1, KvDtype::kBf16, 17, 3},
                                            BitsCase{"", Isa::kAuto, 2, KvDtype::kQ8, 61, 12}),
                          CaseName);
