@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "src/base/limits.h"
 #include "src/base/log.h"
 
 namespace baton::router {
@@ -43,6 +44,13 @@ int64_t DueUs(const RouterRequest& request, const RegisteredWorker* in_turn,
   }
   if (in_turn == nullptr) return due_us;
   return std::min(due_us, LastProgressUs(request, *in_turn) + config.worker_stall_us);
+}
+
+// A silence is a refusal for load that nobody wrote: else the worker looks least loaded, is asked
+// again at once, and three silences end a request that others have room for.
+void LetRest(LeaseId lease, RouterState* state) {
+  RegisteredWorker* const worker = state->registry.Find(lease);
+  if (worker != nullptr) worker->CountRefusal(limits::kRetryHintMs, state->now_us);
 }
 
 }  // namespace
@@ -87,10 +95,13 @@ void RequestChecks::Check(RouterRequest& request, int64_t now_us) {
   if (!request.accepted && now_us - request.placed_us >= state_->config.reserve_timeout_us) {
     BATON_LOG_WARN("request {}: {} did not answer a reservation within {} ms", request.uid,
                    request.decode_worker_id, state_->config.reserve_timeout_us / 1000);
+    LetRest(request.decode.lease, state_);
     return recovery_->Recover(request, PlacementFault::kDecodeStalled, now_us);
   }
-  if (request.move.on() && now_us - request.move.asked_us >= state_->config.reserve_timeout_us)
+  if (request.move.on() && now_us - request.move.asked_us >= state_->config.reserve_timeout_us) {
+    LetRest(request.move.decode.lease, state_);
     table_->GiveUpMove(request);
+  }
   RegisteredWorker* const worker = WorkerInTurn(request);
   if (worker != nullptr &&
       now_us - LastProgressUs(request, *worker) >= state_->config.worker_stall_us) {

@@ -389,6 +389,26 @@ TEST(MoveTest, AMoveThatIsNotAnsweredIsGivenUp) {
   move.ExpectEndsWhereItIs();
 }
 
+TEST(MoveTest, AfterAMoveThatIsNotAnsweredAnotherWorkerIsAsked) {
+  AskedStream move;
+  FakeCluster& cluster = move.cluster;
+  cluster.Join(FakeCluster::Describe("decode-2", WorkerRole::kDecode));
+  cluster.Report("prefill-0", {"decode-0", "decode-1", "decode-2"});
+  cluster.Report("decode-0", {"decode-1", "decode-2"});
+  for (int i = 0; i < 21; ++i) {
+    cluster.now_us += 100'000;
+    for (const std::string id : {"decode-0", "prefill-0"}) {
+      cluster.Report(id, cluster.last_links[id]);
+    }
+    cluster.Report("decode-1");
+    cluster.Report("decode-2", {}, 32);
+    cluster.core.Tick(cluster.now_us);
+  }
+  EXPECT_EQ(move.Asked().size(), 1u) << "it has more room, and says nothing";
+  EXPECT_EQ(cluster.Log("decode-2").Of(Order::Kind::kDecode).size(), 1u);
+  move.ExpectEndsWhereItIs();
+}
+
 TEST(MoveTest, ALostDestinationIsNoFaultOfTheStream) {
   AskedStream move;
   move.cluster.core.OnLeaseClosed(move.cluster.leases["decode-1"]);

@@ -178,6 +178,30 @@ TEST(RecoveryTest, SilentReservationIsPlacedAgain) {
   ExpectGoesOn(cluster, uid, "", 2);
 }
 
+TEST(RecoveryTest, AfterASilentReservationAnotherWorkerIsAsked) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  cluster.Join(FakeCluster::Describe("decode-1", WorkerRole::kDecode));
+  const auto report = [&] {
+    cluster.Report("prefill-0", {"decode-0", "decode-1"});
+    cluster.Report("decode-0");
+    cluster.Report("decode-1", {}, 32);
+  };
+  report();
+  cluster.Submit(cluster.Request("prompt"));
+  ASSERT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u);
+  for (int i = 0; i < 22; ++i) {
+    cluster.now_us += 100'000;
+    report();
+    cluster.core.Tick(cluster.now_us);
+  }
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u)
+      << "it has more room, and says nothing";
+  EXPECT_EQ(cluster.Log("decode-1").Of(Order::Kind::kDecode).size(), 1u);
+  EXPECT_TRUE(cluster.core.Ready(cluster.now_us));
+  EXPECT_FALSE(cluster.sink->ended());
+}
+
 TEST(RecoveryTest, EngineThatHangsBehindHeartbeatsIsLeftAlone) {
   FakeCluster cluster;
   cluster.JoinPair();
