@@ -166,14 +166,14 @@ def test_python_clients_read_the_pings_of_a_stream_with_ids(pinging, decoder):
 
 
 def test_a_client_that_leaves_while_it_waits_is_noticed(pinging):
-    fields = {"prompt": long_prompt(1500, 7907), "max_tokens": 2, "ignore_eos": True}
+    fields = {"prompt": long_prompt(1500, 7907), "max_tokens": 300, "ignore_eos": True}
     before = metric(pinging.router, "baton_generation_tokens_total")
     stream = Stream(pinging, "/v1/completions", fields)
     wait_until(lambda: stream.raw.endswith(PING + b"\r\n") or stream.ended.is_set(), 30, "a ping")
     stream.close()
     wait_until(lambda: live_requests(pinging) == [], 10, "the request is gone")
     num_tokens = metric(pinging.router, "baton_generation_tokens_total") - before
-    assert num_tokens < 2, "it ended because its client left"
+    assert num_tokens < 300, "it ended because its client left"
 
 
 def test_a_grpc_stream_tells_its_client_before_the_first_token(pinging):
