@@ -21,7 +21,7 @@
 //  4. A block becomes free or cached in the call that drops its last reference. A cached block
 //     becomes free when Allocate needs it, and its keeper is told before it is used again.
 //  5. Blocks may get their memory after the pool is made (ReadyBlocks). Allocate gives blocks with
-//     memory only. The other blocks count as free, or as quarantined once none will come.
+//     memory only. The other blocks count as free, or as quarantined once it cannot come.
 #ifndef BATON_KVCACHE_BLOCK_POOL_H_
 #define BATON_KVCACHE_BLOCK_POOL_H_
 

@@ -15,7 +15,7 @@
 //   cost  = 1 + ordinal / 128       computing a block deep in a prompt costs more attention
 //   inflation                       the largest value evicted so far: old values fade against it
 //
-// Of blocks with equal values the one used longest ago is evicted first. With equal costs this is
+// Among blocks with equal values, the one used longest ago is evicted first. With equal costs it is
 // the order of least recent use.
 //
 // Where each sequence has a fixed state (KvLayout::state_blocks) a prompt can go on from a prefix

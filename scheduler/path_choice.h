@@ -11,7 +11,7 @@
 // `chunk` is what a step with decode rows leaves for a prompt.
 //
 // Where both workers compute on cores that they lend each other, a prompt takes the same cores on
-// either way, and whoever computes at that time waits for it:
+// either way, and the worker that computes at that time waits:
 //
 //   pair  = wait' + max(compute', cross) + (streams + prompts of decode) x compute
 //   local = (wait' + compute') x (1 + step / chunk) + streams x compute' + prompts x compute

@@ -132,6 +132,8 @@ PathTimes PathTimesOf(const DecodeLoad& decode, const PrefillLoad& prefill, cons
   const double fastest = std::max(prefill.tokens_per_s, decode.tokens_per_s);
   // The block for each waiting request is no time on a core, which is all that is compared here.
   times.pair.wait_s = prefill.backlog_s * prefill.tokens_per_s / fastest;
+  // A request whose prompt is computed stays there until its KV has crossed, and takes no core.
+  if (prefill.backlog_s == 0) times.pair.num_waiting = 0;
   times.pair.compute_s *= prefill.tokens_per_s / fastest;
   times.local.wait_s *= decode.tokens_per_s / fastest;
   times.local.compute_s *= decode.tokens_per_s / fastest;

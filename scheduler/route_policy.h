@@ -62,7 +62,7 @@ inline bool IsPaired(Pairing pairing) {
   return pairing == Pairing::kExact || pairing == Pairing::kInexact;
 }
 
-// The cores of a host that its workers lend each other: whoever has nothing to compute leaves its
+// Cores of a host that its workers lend each other. A worker without a step to compute leaves its
 // own to the others. While all compute, each has its own part.
 struct SharedCores {
   uint64_t id = 0;        // equal = the same cores; 0 = the worker's cores are its own

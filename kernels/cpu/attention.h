@@ -137,7 +137,7 @@ inline AttentionCut PlanOf(const AttentionArgs& args, const AttentionShape& shap
   return plan;
 }
 
-// Items are numbered from the end of the batch, so that the longest rows of a chunk start first.
+// Items are numbered from the end of the batch, so that of each head the longest rows start first.
 // All rows of a span and KV head follow one another: the second-level cache keeps that head's K and
 // V (of 2000 tokens and 64 dims 0.5 MB), but not those of all heads.
 inline AttentionItem ItemAt(const AttentionArgs& args, const AttentionCut& plan, uint32_t index) {

@@ -74,11 +74,13 @@ inline void TileRows(const ItemRun& run, const TileSource& tile, uint32_t tile_b
   device::TaskRange keys[kRows];
   const float* q = run.area.q + size_t{query} * run.shape.padded_dim;
   float* const sums = run.area.current + query * run.shape.state_stride;
-  if (kRows == kAttentionRows && SeesWholeTile(run, tile_begin, query, kRows)) {
-    for (device::TaskRange& range : keys) range = {0, kTileKeys};
-    ScoreGroups<kRows>(tile, {0, kTileGroups}, q, run.area.scores);
-    SoftmaxWholeTile<kRows>(run, query);
-    return ValuesOfRows<kRows>(run, tile, keys, sums);
+  if constexpr (kRows == kAttentionRows) {
+    if (SeesWholeTile(run, tile_begin, query, kRows)) {
+      for (device::TaskRange& range : keys) range = {0, kTileKeys};
+      ScoreGroups<kRows>(tile, {0, kTileGroups}, q, run.area.scores);
+      SoftmaxWholeTile<kRows>(run, query);
+      return ValuesOfRows<kRows>(run, tile, keys, sums);
+    }
   }
   uint32_t first = kTileKeys;
   uint32_t last = 0;
@@ -125,7 +127,7 @@ inline void RunSplit(const ItemRun& run, uint32_t split, bool goes_on) {
   for (uint32_t i = 0; i < num_queries; ++i) {
     ResetState(run.shape, StateAt(run.shape, run.area.current, i));
   }
-  const bool asks_ahead = num_queries % kAttentionRows != 0;  // whole passes do not
+  const bool asks_ahead = num_queries % kAttentionRows != 0;  // whole passes ask for no lines
   for (; begin < end; begin += kTileKeys) {
     TileSource tile = SourceOf(run, begin, num_keys(begin));
     if (asks_ahead) {

@@ -12,10 +12,7 @@ namespace baton::kernels::BATON_ISA {
 
 // Blocks of neighbouring panels unpacked at a time: 24 KiB of int16, which leaves room for the
 // activations in a 32 KiB L1.
-#if !defined(KCB)
-#define KCB 24
-#endif
-inline constexpr uint32_t kChunkBlocks = KCB / kTilePanels;
+inline constexpr uint32_t kChunkBlocks = 24 / kTilePanels;
 // Rows of a task: their accumulators (16 fp32 each) stay in L1/L2.
 inline constexpr uint32_t kTaskRows = 192;
 static_assert(kTaskRows % kTileRows == 0);

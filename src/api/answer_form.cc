@@ -11,9 +11,11 @@
 #include "src/api/json_value.h"
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
+#include "src/base/clock.h"
 #include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/quoted_text.h"
+#include "src/rpc/line_allowance.h"
 #include "src/text/grammar_cache.h"
 
 namespace baton::api {
@@ -31,6 +33,9 @@ namespace {
 
 // Bytes of a compiler's sentence in an answer, and of an ignored keyword's path.
 constexpr size_t kMaxReasonBytes = 512;
+// Lines about faults of the server within a time.
+constexpr uint32_t kMaxFaultLines = 20;
+constexpr int64_t kFaultLinesUs = 60'000'000;
 constexpr size_t kMaxPathBytes = 90;
 
 // The fields that a form may come by; static, for later errors.
@@ -386,14 +391,15 @@ bool HasFormWithoutBlanks(const ApiParams& params, RequestError* error) {
 }
 
 bool IsServerFault(const Status& status, RequestError* error) {
-  if (absl::IsUnavailable(status)) {
-    *error = PlainError(ErrorCode::kServerBusy);
-    return true;
+  const bool is_busy = absl::IsUnavailable(status);
+  if (!is_busy && !absl::IsInternal(status)) return false;
+  // Never destroyed. A client that repeats such a request must not fill the log.
+  static auto& lines = *new rpc::LineAllowance(kMaxFaultLines, kFaultLinesUs);
+  if (const auto num_held_back = lines.Take(SystemClock().NowUs())) {
+    BATON_LOG_ERROR("a request met a fault of the server: {}; {} such lines were held back",
+                    LineForMessage(std::string(status.message()), kMaxReasonBytes), *num_held_back);
   }
-  if (!absl::IsInternal(status)) return false;
-  BATON_LOG_ERROR("a request met a fault of the server: {}",
-                  LineForMessage(std::string(status.message()), kMaxReasonBytes));
-  *error = PlainError(ErrorCode::kInternal);
+  *error = PlainError(is_busy ? ErrorCode::kServerBusy : ErrorCode::kInternal);
   return true;
 }
 

@@ -55,7 +55,7 @@ bool HasFormWithoutBlanks(const ApiParams& params, router::RequestError* error);
 std::string NameOfPlace(std::string_view place);
 
 // True: `status`, which src/text gave, is no fault of the request, and `error` is set. A caught
-// panic is a 500, with its reason in the log; a lack of threads is a 503 with Retry-After.
+// panic is a 500, a lack of threads a 503 with Retry-After; the log has the reason of either.
 bool IsServerFault(const Status& status, router::RequestError* error);
 
 // Compiles a grammar for the model, so that no worker hears of one that it would refuse. False:

@@ -36,7 +36,10 @@ inline bool IsJsonText(const JsonValue* value, std::string_view text) {
 }
 
 // A field that a surface does not serve, and what to use instead.
-using RefusedField = std::pair<std::string_view, std::string_view>;
+struct RefusedField {
+  std::string_view name;
+  std::string_view way;
+};
 
 // False, with `error` about the field.
 inline bool Fail(router::RequestError* error, router::ErrorCode code, std::string_view field,

@@ -488,7 +488,7 @@ std::span<const SurfaceField> ResponsesFields() { return kOwn; }
 
 bool IsRefusedByResponses(std::string_view name) {
   return std::any_of(kRefused.begin(), kRefused.end(),
-                     [name](const RefusedField& field) { return field.first == name; });
+                     [name](const RefusedField& field) { return field.name == name; });
 }
 
 bool ReadResponses(const JsonValue& root, const StoredItems* items, ResponsesRequest* request,

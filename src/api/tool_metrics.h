@@ -18,7 +18,7 @@ namespace baton::api {
 // How one call ended.
 enum class CallResult : uint8_t {
   kOk,         // its arguments are a JSON object
-  kMalformed,  // its arguments are none, and the model went on or ended by itself
+  kMalformed,  // its arguments are no JSON object, and the model went on or ended by itself
   kCut,        // the answer ended within it: a length, a stop, an error, or a client that left
 };
 inline constexpr std::array<std::string_view, 3> kCallResultNames = {"ok", "malformed", "cut"};

@@ -122,7 +122,8 @@ constexpr std::array<Explanation, kNumErrorCodes> kExplanations = {{
      "Allow more time; `baton why` says what the request waited for."},
     {ErrorCode::kServerBusy,
      "Schemas, grammars or templates of earlier requests went past their time or memory, and still "
-     "hold all threads that such work may have.",
+     "hold all threads that such work may have; or the system gives no more threads (ulimit -u, "
+     "pids.max). The router's log has the reason.",
      "Wait for Retry-After. Where no later request is served, start the router again."},
 }};
 

@@ -50,8 +50,11 @@ struct ModelBenchOptions {
 struct ModelBenchWork {
   std::string_view limit;  // "read" (bytes), "int16" or "fp32" (operations)
   double per_token = 0;    // bytes, or operations of matrices and attention
-  double limit_per_s = 0;  // of this machine, measured before the cases
-  double Share(double tokens_per_s) const { return tokens_per_s * per_token / limit_per_s; }
+  double limit_per_s = 0;  // of this machine, measured before the cases; 0 = not known
+  // 0 where the limit is not known.
+  double Share(double tokens_per_s) const {
+    return limit_per_s > 0 ? tokens_per_s * per_token / limit_per_s : 0;
+  }
 };
 
 // Result of one case.

@@ -27,7 +27,11 @@ void RowGain::Measure(uint32_t num_rows, uint32_t num_guesses, uint32_t num_more
   Steps& steps = steps_[all_rows];
   if (!IsKnown(steps)) steps = {};
   ++num_steps_;
-  if (steps.num > 0) took_us = std::min(took_us, kHeldUp * steps.average_us);
+  // A first step with guesses has no average yet: no row costs more than each of the step's own.
+  const double usual_us = steps.num > 0     ? steps.average_us
+                          : num_guesses > 0 ? own_us * all_rows / num_rows
+                                            : 0;
+  if (usual_us > 0) took_us = std::min(took_us, kHeldUp * usual_us);
   steps.num = std::min(steps.num + 1, kAveraged);
   steps.average_us += (took_us - steps.average_us) / steps.num;
   steps.last = num_steps_;

@@ -8,7 +8,7 @@
 //    number is the one that raises them most: rows up to the end of a kernel's tile may cost
 //    nothing, and the next one much.
 // 3. More rows than any known step had are tried where they would pay if they took no longer, and
-//    where the balance can lose what they may cost.
+//    where the balance can lose their possible cost, less half of the time that they should win.
 // 4. The balance gets kAllowance of the time of every step, and what guesses won or lost, as
 //    measured. It is never above kMaxBalanceSteps steps. Nothing is guessed while it is negative.
 //    So guesses that never pay cost kAllowance of the time and a few steps more.

@@ -67,7 +67,7 @@ uint32_t Speculator::NumThatPay(const ChoiceGuesses& guesses, uint32_t limit) {
 
 void Speculator::EndStep(const BatchPlan& plan, std::span<const ItemResult> results,
                          int64_t elapsed_us) {
-  if (plan.shape.prefill_tokens > 0) return;
+  if (mode_ != SpeculateMode::kAuto || plan.shape.prefill_tokens > 0) return;
   if (is_plain_) num_guessing_steps_ = 0;
   if (!plan.proposals.empty()) ++num_guessing_steps_;
   uint32_t num_accepted = 0;

@@ -135,10 +135,10 @@ class Model final : public LoadedModel {
   void EndMixer(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
   void Attend(uint32_t layer, std::span<const kernels::AttentionSpan> spans, const kv::KvView& kv);
   // Rows `rows` of x += norm(group * input + bias), the norm only where the architecture has one,
-  // the bias only where the model does.
+  // the bias only where the model does. `input` has these rows alone.
   void AddToResidual(const MatrixGroup& group, const float* input, device::TaskRange rows,
                      std::span<const float> post_norm, std::span<const float> bias = {});
-  // Rows `rows` of x += norm(the feed-forward layer `weights` of input), which begins at the first.
+  // Rows `rows` of x += norm(the feed-forward layer `weights` of input). `input` has these alone.
   void FeedForward(const FeedForwardWeights& weights, const float* input, device::TaskRange rows,
                    std::span<const float> post_norm);
   // The vectors that each row's token and its embedding give all layers, in model_per_layer.cc.

@@ -71,6 +71,15 @@ uint32_t PassRows(uint32_t width, uint32_t num_threads) {
   return static_cast<uint32_t>(std::max(kTaskRows, rows / kStep * kStep));
 }
 
+// Rows of each of the fewest equal passes of about `most` rows, in whole tiles. A last pass of few
+// rows would read all weights for these alone.
+uint32_t EvenPass(uint32_t rows, uint32_t most) {
+  constexpr uint32_t kTileRows = 12;
+  const uint32_t num_passes = std::max(1u, (rows + most - 1) / most);
+  const uint32_t even = (rows + num_passes - 1) / num_passes;
+  return (even + kTileRows - 1) / kTileRows * kTileRows;
+}
+
 // x[r, i] *= 1 / (1 + e^-gates[r]), for each row [r] of x, [n] wide.
 void ScaleBySigmoids(std::span<const float> gates, uint32_t n, ThreadPool& pool, float* x) {
   const uint32_t min_rows = 1 + 4096 / n;
@@ -207,7 +216,7 @@ void Model::AttendAndFeedForward(uint32_t layer, const LayerRows& layer_rows, co
   if (weights.ffn.empty()) return;
   const bool has_experts = config_.HasExperts(layer);  // an expert's rows go together
   const uint32_t pass =
-      has_experts ? rows : PassRows(weights.ffn[0].gate_up.n, pool_->num_threads());
+      has_experts ? rows : EvenPass(rows, PassRows(weights.ffn[0].gate_up.n, pool_->num_threads()));
   for (uint32_t begin = 0; begin < rows; begin += pass) {
     const TaskRange range = {begin, std::min(rows, begin + pass)};
     float* const x = ws.x + size_t{begin} * config_.hidden_size;

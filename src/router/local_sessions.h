@@ -34,7 +34,7 @@
 
 namespace baton::router {
 
-// The core's task for a message of a worker; empty for a message kind of a newer version.
+// The core's task for a message of a worker. It does nothing for a kind of a newer version.
 RouterTask TaskOf(SessionRef session, const v1::WorkerMessage& message);
 
 // See the file comment.

@@ -46,8 +46,8 @@ int64_t DueUs(const RouterRequest& request, const RegisteredWorker* in_turn,
   return std::min(due_us, LastProgressUs(request, *in_turn) + config.worker_stall_us);
 }
 
-// A silence is a refusal for load that nobody wrote: else the worker looks least loaded, is asked
-// again at once, and three silences end a request that others have room for.
+// Counts a silence as a refusal for load. Without this the worker looks least loaded and is asked
+// again at once, and three silences end a request for which another worker has room.
 void LetRest(LeaseId lease, RouterState* state) {
   RegisteredWorker* const worker = state->registry.Find(lease);
   if (worker != nullptr) worker->CountRefusal(limits::kRetryHintMs, state->now_us);

@@ -125,7 +125,7 @@ constexpr ErrorRow kRows[] = {
     {ErrorCode::kDeadlineExceeded, 504, kGrpcDeadlineExceeded, kTimeoutError, "deadline_exceeded",
      "The request's deadline has passed."},
     {ErrorCode::kServerBusy, 503, kGrpcUnavailable, kUnavailableError, "server_busy",
-     "The server still works on schemas or chat templates of earlier requests; try again later."},
+     "The server has no thread for a schema or chat template now; try again later."},
 };
 static_assert(std::size(kRows) == kNumErrorCodes);
 

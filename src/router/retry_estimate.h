@@ -41,7 +41,8 @@ class RetryEstimate {
   // The time until a request with `num_ahead` others before it may get a place, by the last Look;
   // nothing where nothing runs.
   std::optional<int64_t> AfterUs(size_t num_ahead) const;
-  // AfterUs in whole seconds, at least limits::kMinRetryAfterS.
+  // AfterUs in whole seconds, from limits::kMinRetryAfterS to limits::kMaxRetryAfterS; the least
+  // where nothing runs.
   uint32_t AfterS(size_t num_ahead) const;
 
  private:

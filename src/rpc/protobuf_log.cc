@@ -36,7 +36,9 @@ void OnLine(google::protobuf::LogLevel /*level*/, const char* /*file*/, int /*li
 void OnGrpcLine(gpr_log_func_args* line) {
   // Never destroyed: gRPC's threads may log during exit.
   static auto& errors = *new LineAllowance(kMaxGrpcErrors, kGrpcErrorsUs);
-  if (std::string_view(line->message).find(kLostPort) != std::string_view::npos) {
+  // Not in the middle of a line, where a peer's text may stand.
+  if (line->severity == GPR_LOG_SEVERITY_ERROR &&
+      std::string_view(line->message).starts_with(kLostPort)) {
     has_lost_port.store(true, std::memory_order_relaxed);
   }
   std::optional<uint64_t> num_held_back;
@@ -63,8 +65,9 @@ bool HasLostPort() { return has_lost_port.load(std::memory_order_relaxed); }
 Status LostPort() {
   if (!HasLostPort()) return OkStatus();
   return Unavailable(
-      "the gRPC port takes no connections any more, since one could not be accepted: too many for "
-      "the limit of open files (ulimit -n, LimitNOFILE of a systemd unit)");
+      "the gRPC port takes no connections any more, since one could not be accepted (the log has "
+      "the reason, as \"Failed accept4\"): mostly too many for the limit of open files (ulimit -n, "
+      "LimitNOFILE of a systemd unit)");
 }
 
 }  // namespace baton::rpc

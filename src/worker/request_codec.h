@@ -18,7 +18,7 @@ namespace baton::worker {
 // The limits that incoming requests are checked against; constant.
 struct SessionLimits {
   Incarnation incarnation;
-  bool prefill = false;  // the role: a prefill worker takes StartPrefill, others StartDecode
+  bool prefill = false;  // the role: a prefill worker refuses StartDecode
   uint32_t vocab_size = 0;
   uint32_t max_context = 0;
   size_t max_queued_events = limits::kMaxQueuedEvents;  // to one router

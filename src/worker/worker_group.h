@@ -1,7 +1,7 @@
 // WorkerGroup: the workers of one process. With `--colocate` they are a prefill and a decode worker
-// that share the weights and hand off within the process; otherwise there is one worker. Routers
-// see two workers: each has its own engine, pool of blocks, ports and incarnation. The two start,
-// leave and die together.
+// that share the weights and hand off within the process; otherwise there is one worker. Each is a
+// worker of its own to routers, with its own engine, pool of blocks, ports and incarnation. All
+// workers of a process start, leave and die together.
 //
 // One thread: the process's main thread.
 #ifndef BATON_WORKER_WORKER_GROUP_H_

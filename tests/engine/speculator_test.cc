@@ -222,6 +222,13 @@ TEST(RowGainTest, RowsFillATileAndDoNotBeginTheNext) {
   EXPECT_EQ(gain.Choose(6, 6, gains), kMaxProposals);
 }
 
+TEST(RowGainTest, AFirstStepThatIsHeldUpIsNoLossOfGuesses) {
+  RowGain gain;
+  for (uint32_t i = 0; i < 500; ++i) gain.Measure(4, 0, 0, 1000);
+  gain.Measure(4, 1, 1, 1'000'000);
+  EXPECT_GT(gain.balance_us(), 0);
+}
+
 TEST(RowGainTest, OldTimesAreForgotten) {
   RowGain gain;
   for (uint32_t i = 0; i < 8; ++i) gain.Measure(5, 0, 0, 9000);

@@ -227,7 +227,6 @@ TEST_P(MatMulTest, TheThreadCountChangesNoBit) {
 TEST_P(MatMulTest, AddsToTheOutputWhenAskedAndLeavesOtherColumnsAlone) {
   for (const WeightType type : WeightTypes()) {
     // 83 columns are whole tiles and one that is cut; 800 elements are several stretches.
-    // stretches.
     for (const Shape& shape : {Shape{21, 64, 1}, Shape{21, 64, 2}, Shape{21, 64, 9},
                                Shape{83, 64, 9}, Shape{83, 800, 29}}) {
       Case c(type, shape.n, shape.k, shape.m, 7);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -109,6 +110,18 @@ TEST(AdaptivePlacementTest, StreamsCountBeforeAHeartbeatTellsOfThem) {
   EXPECT_TRUE(cluster.IsSplit()) << "240 + 128 + 80 ms, less an eighth, against 80 for it and four";
   cluster.Tell("prefill-0", 160, 0);
   EXPECT_FALSE(cluster.IsSplit());
+}
+
+TEST(AdaptivePlacementTest, StreamsThatEndedCountNoMore) {
+  AdaptiveCluster cluster;
+  std::vector<RequestUid> uids;
+  for (int i = 0; i < 4; ++i) {
+    uids.push_back(cluster.Submit(cluster.Request(std::string(40, 'p'))));
+    cluster.State("prefill-0", uids.back(), WorkerRequestState::kPrefillDone);
+  }
+  for (const RequestUid uid : uids) cluster.core.Cancel(uid);
+  cluster.Tell("prefill-0", 120, 0);
+  EXPECT_FALSE(cluster.IsSplit()) << "240 + 80 ms there, against 80 and no stream";
 }
 
 TEST(AdaptivePlacementTest, ABurstIsNoReasonForTheOtherWorkerOfTheSameCores) {

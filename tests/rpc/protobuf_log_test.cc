@@ -69,6 +69,8 @@ TEST_F(GrpcLogTest, ErrorsAreWarningsOfBoundedNumberAndLength) {
   EXPECT_THAT(text, HasSubstr(fmt::format("fault {}.", kMaxGrpcErrors - 4)));
   EXPECT_THAT(text, Not(HasSubstr(fmt::format("fault {}.", kMaxGrpcErrors - 3))));
   // A port that is given up is noticed whether or not its line is one too many.
+  gpr_log(GPR_ERROR, "a peer said: Failed accept4");
+  gpr_log(GPR_INFO, "Failed accept4: no error");
   EXPECT_FALSE(HasLostPort());
   EXPECT_TRUE(LostPort().ok());
   gpr_log(GPR_ERROR, "Failed accept4: %s", "Too many open files");

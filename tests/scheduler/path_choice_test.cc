@@ -281,6 +281,13 @@ TEST(PathChoiceTest, OnCoresThatBothLendAPromptGoesWhereLessIsToCompute) {
          s.prefill.num_waiting = 10;
        },
        RouteReason::kPrefillQueue},
+      {"the same while the KV of ten computed prompts crosses",
+       [](Snapshot& s) {
+         ShareCores(s);
+         s.decode.cached_tokens = 128;
+         s.prefill.num_waiting = 10;
+       },
+       RouteReason::kDecodeHit},
       {"a speed that one of them has measured is of the same cores",
        [](Snapshot& s) {
          ShareCores(s);

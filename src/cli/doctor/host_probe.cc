@@ -146,7 +146,8 @@ void MeasureMemory(CpuFacts* cpu) {
   const absl::StatusOr<const Ops*> ops = OpsFor(Isa::kAuto);
   if (!ops.ok()) return;
   ThreadPool pool(std::min(cpu->num_usable, ThreadPool::kMaxThreads));
-  cpu->read_gb_per_s = MeasureLimits(pool, (*ops)->isa, kQuickLimits).read_gb_per_s;
+  const double rate = MeasureLimits(pool, (*ops)->isa, kQuickLimits).read_gb_per_s;
+  if (rate > 0) cpu->read_gb_per_s = rate;
 }
 
 // ---- Control groups: the limits of all ancestors that can be seen hold.
