@@ -263,7 +263,9 @@ const std::set<std::string> kUnsaid = {
     "TraceSpan.trace_hi",
     "TraceSpan.trace_lo",
     "WorkerHello.allow_inexact",
+    "WorkerHello.core_budget",
     "WorkerHello.embedding_size",
+    "WorkerHello.home_cores",
     "WorkerHello.kv_bytes_per_token",
 };
 
