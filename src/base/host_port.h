@@ -16,9 +16,9 @@ struct HostPort {
   uint16_t port = 0;
 };
 
-// "127.0.0.1:8080", "node-3:0", "[::1]:80": a host of printed ASCII without spaces, a colon and a
-// decimal port from 0 to 65535. InvalidArgument for anything else, with the text; an IPv6 host
-// needs its brackets.
+// "127.0.0.1:8080", "node-3:0", "[::1]:80": a host of printed ASCII without spaces and without
+// / \ ? # @ and commas, a colon, and a decimal port from 0 to 65535. InvalidArgument for anything
+// else, with the text; an IPv6 host needs its brackets.
 StatusOr<HostPort> ParseHostPort(std::string_view text);
 
 // The host as it stands before a port: with brackets when it is an IPv6 address without them.

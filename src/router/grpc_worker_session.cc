@@ -271,8 +271,10 @@ std::unique_ptr<WorkerSession> GrpcWorkerConnector::Connect(SessionRef session,
                                                             const WorkerDescription& worker) {
   v1::RouterMessage message;
   EncodeSessionHello(router_incarnation_, worker, wire_, message.mutable_hello());
-  auto stream = std::make_shared<SessionStream>(inbox_, streams_, locals_, session,
-                                                MakeChannel(worker.grpc_address, credentials_));
+  // A HOST:PORT alone may read like another kind of target: that of a host named "xds" does.
+  auto stream =
+      std::make_shared<SessionStream>(inbox_, streams_, locals_, session,
+                                      MakeChannel("dns:///" + worker.grpc_address, credentials_));
   if (locals_ != nullptr) {
     const auto break_session = [weak = std::weak_ptr<SessionStream>(stream)] {
       if (const auto broken = weak.lock()) broken->Close();

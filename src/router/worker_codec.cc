@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 
 #include "scheduler/proposer.h"
+#include "src/base/host_port.h"
 #include "src/base/limits.h"
 #include "src/base/wire_text.h"
 #include "src/base/worker_id.h"
@@ -54,6 +55,14 @@ LinkKind DecodeKind(v1::TransportKind kind) {
   const int number = static_cast<int>(kind);
   const bool is_known = number >= 1 && number <= kLastLinkKind;
   return is_known ? static_cast<LinkKind>(number) : LinkKind::kUnspecified;
+}
+
+// Where the router dials the worker: HOST:PORT. gRPC has other kinds of targets, which would make a
+// router ask a control plane or a socket that a worker names.
+Status CheckGrpcAddress(const std::string& text) {
+  BATON_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(text));
+  if (address.port != 0) return OkStatus();
+  return InvalidArgument("grpc_address '{}' has no port", text);
 }
 
 // A day: no prompt takes longer, whatever a worker says.
@@ -153,7 +162,7 @@ Status CheckHelloNames(const v1::WorkerHello& hello) {
       return InvalidArgument("an address has a byte that is not printed");
     }
   }
-  if (hello.grpc_address().empty()) return InvalidArgument("grpc_address is empty");
+  BATON_RETURN_IF_ERROR(CheckGrpcAddress(hello.grpc_address()));
   const v1::Fingerprint& fingerprint = hello.fingerprint();
   for (const std::string* text :
        {&fingerprint.weights_id(), &fingerprint.numerics_id(), &fingerprint.layout_text(),

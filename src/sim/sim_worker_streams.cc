@@ -59,7 +59,7 @@ HelloFacts SimWorker::Describe() const {
   facts.numerics_id = "toy numerics";
   facts.layout_text = options_.layout.ToString();
   facts.numerics_text = "exact";
-  facts.grpc_address = "grpc:" + name();
+  facts.grpc_address = name() + ":1";
   facts.admin_address = "admin:" + name();
   facts.kv_address = "kv:" + name();
   facts.kv_unix = "unix:" + name();

@@ -54,9 +54,10 @@ TEST(HostPortTest, ReadsHostAndPort) {
 
 TEST(HostPortTest, RefusesEverythingElseByName) {
   for (const std::string_view text :
-       {"",      ":",       ":80",     "h",      "1.2.3",  "h:",         "h:x",
-        "h:-1",  "h:65536", "h:80x",   "h: 80",  "h:8 0",  "::1:80",     "[::1]",
-        "[]:80", "[::1:80", "::1]:80", "a b:80", "h\n:80", "http://h:80"}) {
+       {"",       ":",       ":80",     "h",      "1.2.3",  "h:",          "h:x",
+        "h:-1",   "h:65536", "h:80x",   "h: 80",  "h:8 0",  "::1:80",      "[::1]",
+        "[]:80",  "[::1:80", "::1]:80", "a b:80", "h\n:80", "http://h:80", "/h:80",
+        "h/p:80", "h?q:80",  "h#f:80",  "u@h:80", "h,g:80", "h\\g:80"}) {
     const StatusOr<HostPort> address = ParseHostPort(text);
     ASSERT_FALSE(address.ok()) << text;
     EXPECT_EQ(address.status().code(), absl::StatusCode::kInvalidArgument);
@@ -78,6 +79,7 @@ TEST(HostPortTest, SaysHowTheAddressIsWritten) {
       {"*:8080", "for all addresses write 0.0.0.0:8080, or [::]:8080"},
       {"[*]:x", "for all addresses write 0.0.0.0:PORT, or [::]:PORT"},
       {"http://127.0.0.1:80/v1", "write 127.0.0.1:80 without a scheme or path"},
+      {"h/v1:80", "'h/v1' is no name of a host"},
       {"h:65536", "a port from 0 to 65535"}};
   for (const auto& [text, form] : cases) {
     EXPECT_NE(ParseHostPort(text).status().message().find(form), std::string::npos)

@@ -114,6 +114,22 @@ v1::WorkerHello Hello() {
   return hello;
 }
 
+TEST(WorkerCodecTest, AWorkerIsDialledAtAHostAndAPortOnly) {
+  v1::WorkerHello hello = Hello();
+  for (const char* good : {"10.1.2.3:7100", "[fd00::7]:7100", "baton-decode-0.pods.svc:7100",
+                           "localhost:1", "xds:80"}) {  // a host may have any name
+    hello.set_grpc_address(good);
+    EXPECT_TRUE(DecodeHello(hello).ok()) << good;
+  }
+  for (const char* bad :
+       {"", "7100", "host", "host:0", "host:65536", "fd00::7:7100", "unix:/run/x.sock",
+        "unix-abstract:x", "xds:///workers", "ipv4:10.1.2.3:1,10.1.2.4:1", "dns://10.1.2.3/host:1",
+        "dns:///host:1", "/host:1", "host?a:1", "a,b:1"}) {
+    hello.set_grpc_address(bad);
+    EXPECT_EQ(DecodeHello(hello).status().code(), StatusCode::kInvalidArgument) << bad;
+  }
+}
+
 // Whatever else a worker says may have another meaning in a version that is not spoken here.
 TEST(WorkerCodecTest, WireVersionsOfAHelloAreComparedBeforeAnythingElse) {
   v1::WorkerHello hello = Hello();
