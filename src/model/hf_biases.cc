@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "fmt/format.h"
+
 #include "src/model/folder_error.h"
 
 namespace baton::model {
@@ -15,13 +17,14 @@ struct BiasGroup {
   std::span<const std::string_view> ends;  // of their names in GGUF
   std::string_view name;                   // of one of them in a folder
 };
+constexpr const char* kAttention = "attention_bias";
 constexpr std::string_view kQkv[] = {".attn_q.bias", ".attn_k.bias", ".attn_v.bias"};
 constexpr std::string_view kOutput[] = {".attn_output.bias"};
 constexpr std::string_view kChoice[] = {".exp_probs_b.bias"};
 constexpr std::string_view kMlp[] = {".ffn_gate.bias", ".ffn_up.bias", ".ffn_down.bias"};
 constexpr BiasGroup kGroups[] = {
-    {&HfConfig::has_qkv_biases, "attention_bias", kQkv, "q_proj.bias"},
-    {&HfConfig::has_output_biases, "attention_bias", kOutput, "o_proj.bias"},
+    {&HfConfig::has_qkv_biases, kAttention, kQkv, "q_proj.bias"},
+    {&HfConfig::has_output_biases, kAttention, kOutput, "o_proj.bias"},
     {&HfConfig::has_mlp_biases, "mlp_bias", kMlp, "down_proj.bias"},
     // PlanTensors misses it where it is not there.
     {&HfConfig::has_choice_biases, "use_expert_bias", kChoice, ""},
@@ -32,10 +35,15 @@ bool IsOf(const BiasGroup& group, std::string_view gguf_name) {
                              [&](std::string_view end) { return gguf_name.ends_with(end); });
 }
 
+// Whether the group's key can say that a model of these traits has it.
+bool KeyIsRead(const BiasGroup& group, const ArchitectureTraits& traits) {
+  if (group.key == kAttention) return traits.output_bias || traits.attention_biases;
+  return group.ends.data() != kMlp || traits.ffn_biases;
+}
+
 }  // namespace
 
 absl::Status ReadHfBiases(const JsonObject& config, std::string_view model_type, HfConfig& out) {
-  constexpr const char* kAttention = "attention_bias";
   const ArchitectureTraits& traits = *out.traits;
   const bool is_own_type = model_type == traits.hf_type;
   BATON_ASSIGN_OR_RETURN(out.has_mlp_biases, config.BoolOr("mlp_bias", false));
@@ -59,10 +67,13 @@ bool WantsHfBias(const HfConfig& config, std::string_view gguf_name) {
 absl::Status CheckHfBias(const HfConfig& config, const GgufTensor& tensor) {
   for (const BiasGroup& group : kGroups) {
     if (config.*group.is_wanted || !IsOf(group, tensor.name)) continue;
-    return TensorError(FolderErrorCode::kUnknownTensor, tensor.folder_name(),
-                       fmt::format("config.json does not say \"{}\" true, so that a {} model has "
-                                   "no such bias",
-                                   group.key, config.traits->hf_type));
+    const std::string fault =
+        KeyIsRead(group, *config.traits)
+            ? fmt::format(
+                  "config.json does not say \"{}\" true, so that a {} model has no such bias",
+                  group.key, config.traits->hf_type)
+            : fmt::format("a {} model has no such bias", config.traits->hf_type);
+    return TensorError(FolderErrorCode::kUnknownTensor, tensor.folder_name(), fault);
   }
   return OkStatus();
 }

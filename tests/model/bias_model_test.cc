@@ -252,6 +252,11 @@ TEST(OptionalBiasFolderTest, AFolderSaysWhichItHas) {
   // The class of mistral has no biases, whatever its config.json says.
   EXPECT_THAT(FolderCopy("saved/5.24.0/llama_biases").RefusalWith("model_type", "mistral"),
               HasSubstr("\"mlp_bias\" is true, which is not computed"));
+  // No key gives the class of qwen2 those of o, or of a feed-forward layer.
+  const FolderCopy other("saved/5.24.0/llama_biases");
+  for (const char* key : {"attention_bias", "mlp_bias"}) (void)other.RefusalWith(key, false);
+  EXPECT_THAT(other.RefusalWith("model_type", "qwen2"),
+              HasSubstr("a qwen2 model has no such bias"));
   EXPECT_THAT(FolderCopy("tiny_gptoss").RefusalWith("attention_bias", false),
               HasSubstr("config.json does not say \"attention_bias\" true, so that a gpt_oss"));
   EXPECT_THAT(FolderCopy("saved/5.24.0/gpt_oss_plain").RefusalWith("attention_bias", true),

@@ -49,6 +49,30 @@ class GoldenBytes {
     std::memcpy(changed.data() + PlaceOf(from), to.data(), to.size());
     return changed;
   }
+  // With one more key, and one that nobody reads, so that the tensors stay aligned.
+  std::vector<std::byte> WithKey(std::string_view key, float value) const {
+    constexpr size_t kNumKeysAt = 16;
+    constexpr size_t kKeysAt = 24;
+    constexpr size_t kAlignment = 32;
+    std::string added;
+    const auto add = [&added](std::string_view name, uint32_t type, const void* bytes,
+                              size_t size) {
+      const uint64_t length = name.size();
+      added.append(reinterpret_cast<const char*>(&length), sizeof(length)).append(name);
+      added.append(reinterpret_cast<const char*>(&type), sizeof(type));
+      added.append(static_cast<const char*>(bytes), size);
+    };
+    add(key, /*F32*/ 6, &value, sizeof(value));
+    std::string filler = "general.filler.";
+    const size_t size = added.size() + sizeof(uint64_t) + filler.size() + sizeof(uint32_t) + 1;
+    filler.append((kAlignment - size % kAlignment) % kAlignment, 'x');
+    add(filler, /*U8*/ 0, "", 1);
+    std::vector<std::byte> changed = bytes_;
+    changed[kNumKeysAt] = static_cast<std::byte>(std::to_integer<int>(changed[kNumKeysAt]) + 2);
+    const auto* begin = reinterpret_cast<const std::byte*>(added.data());
+    changed.insert(changed.begin() + kKeysAt, begin, begin + added.size());
+    return changed;
+  }
 
  private:
   size_t PlaceOf(std::string_view text) const {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -77,6 +78,20 @@ TEST(LatentModelTest, StoresOneRowForAllHeads) {
   EXPECT_THAT(report,
               HasSubstr("by sigmoid and bias in 2 of 4 groups, weights times 2.5 of a sum of "
                         "1"));
+}
+
+// The whole amplitude of cos and sin; scores keep the scale of mscale_all_dim.
+TEST(LatentModelTest, YarnAttnFactorHoldsBesideTheLogMultiplier) {
+  const std::vector<std::byte> bytes =
+      GoldenBytes(kFile).WithKey("deepseek2.rope.scaling.yarn_attn_factor", 1.25f);
+  const auto file = GgufFile::FromBytes(bytes);
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_TRUE(CheckServable(**file).ok()) << CheckServable(**file);
+  const auto config = ReadModelConfig(**file);
+  ASSERT_TRUE(config.ok()) << config.status();
+  const double mscale = 1 + 0.1 * std::log(4.0);
+  EXPECT_NEAR(RopeAmplitude(config->rope_scaling), 1.25, 1e-6);
+  EXPECT_NEAR(config->attention_scale, mscale * mscale / std::sqrt(24.0), 1e-6);
 }
 
 TEST(LatentModelTest, ALayoutWithoutVIsAnotherLayout) {
