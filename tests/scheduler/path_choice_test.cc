@@ -309,6 +309,74 @@ TEST(PathChoiceTest, OnCoresThatBothLendAPromptGoesWhereLessIsToCompute) {
   });
 }
 
+// At most local_max_tokens of it are to be computed.
+TEST(PathChoiceTest, OnCoresThatBothLendAShortPromptIsThePairsWhileEitherHasWork) {
+  const auto is_short = [](Snapshot& s) {
+    ShareCores(s);
+    s.query.num_tokens = 32;
+    s.query.local_max_tokens = 64;
+  };
+  const auto beside_a_stream = [&](Snapshot& s) {
+    is_short(s);
+    s.decode.num_streams = 1;
+  };
+  ExpectCases({
+      {"both idle: no hand-off", is_short, RouteReason::kShortPrompt},
+      {"a stream", beside_a_stream, RouteReason::kPair},
+      {"a prompt at the decode worker",
+       [&](Snapshot& s) {
+         is_short(s);
+         s.decode.num_waiting = 1;
+       },
+       RouteReason::kPair},
+      {"thirty prompts at the prefill worker",
+       [&](Snapshot& s) {
+         is_short(s);
+         s.prefill.backlog_s = 1.92;
+         s.prefill.num_waiting = 30;
+       },
+       RouteReason::kPair},
+      {"a stream, and a conversation of which both hold all but 32 tokens",
+       [&](Snapshot& s) {
+         beside_a_stream(s);
+         s.query.num_tokens = 160;
+         s.decode.cached_tokens = s.prefill.cached_tokens = 128;
+       },
+       RouteReason::kPair},
+      {"the same, held by the decode worker alone",
+       [&](Snapshot& s) {
+         beside_a_stream(s);
+         s.query.num_tokens = 160;
+         s.decode.cached_tokens = 128;
+       },
+       RouteReason::kShortPrompt},
+      {"a stream, and no room at the prefill worker",
+       [&](Snapshot& s) {
+         beside_a_stream(s);
+         s.prefill.num_slots = 0;
+       },
+       RouteReason::kShortPrompt},
+      {"a stream, and a link that rests",
+       [&](Snapshot& s) {
+         beside_a_stream(s);
+         s.link.rests = true;
+       },
+       RouteReason::kShortPrompt},
+      {"a stream on cores of its own",
+       [&](Snapshot& s) {
+         beside_a_stream(s);
+         s.decode.cores.id = 8;
+       },
+       RouteReason::kShortPrompt},
+      {"a stream, and no comparison of paths",
+       [&](Snapshot& s) {
+         beside_a_stream(s);
+         s.query.compares_paths = false;
+       },
+       RouteReason::kShortPrompt},
+  });
+}
+
 TEST(PathChoiceTest, WhatALentCoreCosts) {
   PathTimes times = {.pair = {.wait_s = 0.1, .compute_s = 0.2, .cross_s = 0.5, .num_waiting = 3},
                      .local = {.wait_s = 0.1, .compute_s = 0.3}};
