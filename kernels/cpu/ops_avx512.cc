@@ -1,8 +1,8 @@
 // The operations compiled for AVX-512 (F, BW, DQ, VL, VNNI).
 #define BATON_ISA avx512
-#include "kernels/cpu/simd_avx512_i16.h"
+#include "kernels/cpu/simd_avx512_i16.h"  // IWYU pragma: keep
 // After the vector.
-#include "kernels/cpu/tile_avx512.h"
+#include "kernels/cpu/tile_avx512.h"  // IWYU pragma: keep
 // After both.
 #include "kernels/cpu/op_table.h"
 

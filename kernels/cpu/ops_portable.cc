@@ -1,6 +1,6 @@
 // The operations compiled for the baseline of the target.
 #define BATON_ISA portable
-#include "kernels/cpu/simd_portable_i16.h"
+#include "kernels/cpu/simd_portable_i16.h"  // IWYU pragma: keep
 // After the vector.
 #include "kernels/cpu/op_table.h"
 

@@ -40,24 +40,20 @@ static_assert(sizeof(Tile12State) == 144);
   "\n\t"                                  \
   "vpdpwssd %%zmm26, %%zmm25, %%zmm" sum1 "\n\t"
 
+// The registers of the sums of rows 0 to 5 and of rows 6 to 11.
+#define BATON_TILE_LOW "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11"
+#define BATON_TILE_HIGH "12", "13", "14", "15", "16", "17", "18", "19", "20", "21", "22", "23"
+
 // A pair of k of six rows, of which `p` and `q` are the first and fourth; `w` and `at` are byte
-// offsets of digits and pairs.
-#define BATON_TILE_PAIR(w, at, p, q, s)                                                \
-  "vmovdqu64 " w                                                                       \
-  "(%%rdx), %%zmm24\n\t"                                                               \
-  "vmovdqu64 64+" w                                                                    \
-  "(%%rdx), %%zmm25\n\t" s(at "(%%" p ")", at "(%%" p ",%%r8)", at "(%%" p ",%%r8,2)", \
-                           at "(%%" q ")", at "(%%" q ",%%r8)", at "(%%" q ",%%r8,2)")
-#define BATON_TILE_LOW(a, b, c, d, e, f) \
-  BATON_TILE_ROW(a, "0", "1")            \
-  BATON_TILE_ROW(b, "2", "3")            \
-  BATON_TILE_ROW(c, "4", "5")            \
-  BATON_TILE_ROW(d, "6", "7") BATON_TILE_ROW(e, "8", "9") BATON_TILE_ROW(f, "10", "11")
-#define BATON_TILE_HIGH(a, b, c, d, e, f) \
-  BATON_TILE_ROW(a, "12", "13")           \
-  BATON_TILE_ROW(b, "14", "15")           \
-  BATON_TILE_ROW(c, "16", "17")           \
-  BATON_TILE_ROW(d, "18", "19") BATON_TILE_ROW(e, "20", "21") BATON_TILE_ROW(f, "22", "23")
+// offsets of digits and pairs. The last argument is BATON_TILE_LOW or BATON_TILE_HIGH.
+#define BATON_TILE_PAIR(w, at, p, q, ...) BATON_TILE_PAIR_OF(w, at, p, q, __VA_ARGS__)
+#define BATON_TILE_PAIR_OF(w, at, p, q, s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11)       \
+  "vmovdqu64 " w                                                                                \
+  "(%%rdx), %%zmm24\n\t"                                                                        \
+  "vmovdqu64 64+" w "(%%rdx), %%zmm25\n\t" BATON_TILE_ROW(at "(%%" p ")", s0, s1)               \
+      BATON_TILE_ROW(at "(%%" p ",%%r8)", s2, s3) BATON_TILE_ROW(at "(%%" p ",%%r8,2)", s4, s5) \
+          BATON_TILE_ROW(at "(%%" q ")", s6, s7) BATON_TILE_ROW(at "(%%" q ",%%r8)", s8, s9)    \
+              BATON_TILE_ROW(at "(%%" q ",%%r8,2)", s10, s11)
 
 // The sums of one row become fp32, times both scales, plus what `acc` (a byte offset) has.
 #define BATON_TILE_SCALE(scale, acc, sum0, sum1)    \
@@ -115,28 +111,20 @@ static_assert(sizeof(Tile12State) == 144);
 #define BATON_TILE_PAIR_LOW(w, at) BATON_TILE_PAIR(w, at, "rax", "rbx", BATON_TILE_LOW)
 #define BATON_TILE_PAIR_HIGH(w, at) BATON_TILE_PAIR(w, at, "rcx", "rsi", BATON_TILE_HIGH)
 
-#define BATON_TILE_END_LOW(block, min)                                                          \
-  block(BATON_TILE_SCALE("(%%r12)", "0", "0", "1"),                                             \
-        BATON_TILE_SCALE("(%%r12,%%r11)", "128", "2", "3"),                                     \
-        BATON_TILE_SCALE("(%%r12,%%r11,2)", "256", "4", "5"),                                   \
-        BATON_TILE_SCALE("(%%r13)", "384", "6", "7"),                                           \
-        BATON_TILE_SCALE("(%%r13,%%r11)", "512", "8", "9"),                                     \
-        BATON_TILE_SCALE("(%%r13,%%r11,2)", "640", "10", "11"),                                 \
-        min("(%%r14)") BATON_TILE_STORE("0"), min("(%%r14,%%r11)") BATON_TILE_STORE("128"),     \
-        min("(%%r14,%%r11,2)") BATON_TILE_STORE("256"), min("(%%r15)") BATON_TILE_STORE("384"), \
-        min("(%%r15,%%r11)") BATON_TILE_STORE("512"),                                           \
-        min("(%%r15,%%r11,2)") BATON_TILE_STORE("640"))
-#define BATON_TILE_END_HIGH(block, min)                                                           \
-  block(BATON_TILE_SCALE("(%%r12)", "768", "12", "13"),                                           \
-        BATON_TILE_SCALE("(%%r12,%%r11)", "896", "14", "15"),                                     \
-        BATON_TILE_SCALE("(%%r12,%%r11,2)", "1024", "16", "17"),                                  \
-        BATON_TILE_SCALE("(%%r13)", "1152", "18", "19"),                                          \
-        BATON_TILE_SCALE("(%%r13,%%r11)", "1280", "20", "21"),                                    \
-        BATON_TILE_SCALE("(%%r13,%%r11,2)", "1408", "22", "23"),                                  \
-        min("(%%r14)") BATON_TILE_STORE("768"), min("(%%r14,%%r11)") BATON_TILE_STORE("896"),     \
-        min("(%%r14,%%r11,2)") BATON_TILE_STORE("1024"), min("(%%r15)") BATON_TILE_STORE("1152"), \
-        min("(%%r15,%%r11)") BATON_TILE_STORE("1280"),                                            \
-        min("(%%r15,%%r11,2)") BATON_TILE_STORE("1408"))
+// Ends a half: `at` is the byte offset of its first row in `acc`; the last argument as above.
+#define BATON_TILE_END(block, min, at, ...) BATON_TILE_END_OF(block, min, at, __VA_ARGS__)
+#define BATON_TILE_END_OF(block, min, at, s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11)    \
+  block(BATON_TILE_SCALE("(%%r12)", at, s0, s1),                                               \
+        BATON_TILE_SCALE("(%%r12,%%r11)", at "+128", s2, s3),                                  \
+        BATON_TILE_SCALE("(%%r12,%%r11,2)", at "+256", s4, s5),                                \
+        BATON_TILE_SCALE("(%%r13)", at "+384", s6, s7),                                        \
+        BATON_TILE_SCALE("(%%r13,%%r11)", at "+512", s8, s9),                                  \
+        BATON_TILE_SCALE("(%%r13,%%r11,2)", at "+640", s10, s11),                              \
+        min("(%%r14)") BATON_TILE_STORE(at), min("(%%r14,%%r11)") BATON_TILE_STORE(at "+128"), \
+        min("(%%r14,%%r11,2)") BATON_TILE_STORE(at "+256"),                                    \
+        min("(%%r15)") BATON_TILE_STORE(at "+384"),                                            \
+        min("(%%r15,%%r11)") BATON_TILE_STORE(at "+512"),                                      \
+        min("(%%r15,%%r11,2)") BATON_TILE_STORE(at "+640"))
 
 #define BATON_TILE_LOW_BESIDE(e0, e1, e2, e3, e4, e5, m0, m1, m2, m3, m4, m5) \
   BATON_TILE_BLOCK(BATON_TILE_PAIR_LOW, e0, e1, e2, e3, e4, e5, m0, m1, m2, m3, m4, m5)
@@ -168,17 +156,18 @@ static_assert(sizeof(Tile12State) == 144);
   "mov 56(%%rdi), %%r9\n\t"                                                             \
   "mov 64(%%rdi), %%r10\n\t"                                                            \
   "mov 72(%%rdi), %%r11\n\t" BATON_TILE_CLEAR_ALL BATON_TILE_FIRST_LOW                  \
-  "1:\n\t" BATON_TILE_BEGIN_END("0") BATON_TILE_END_LOW(BATON_TILE_HIGH_BESIDE, min)    \
+  "1:\n\t" BATON_TILE_BEGIN_END("0")                                                    \
+      BATON_TILE_END(BATON_TILE_HIGH_BESIDE, min, "0", BATON_TILE_LOW)                  \
   "add $2048, %%rdx\n\t"                                                                \
   "add $64, %%rax\n\t"                                                                  \
   "add $64, %%rbx\n\t"                                                                  \
   "add $64, %%rcx\n\t"                                                                  \
   "add $64, %%rsi\n\t" BATON_TILE_BEGIN_END("16")                                       \
   "cmp 8(%%rdi), %%rdx\n\t"                                                             \
-  "je 2f\n\t" BATON_TILE_END_HIGH(BATON_TILE_LOW_BESIDE, min)                           \
+  "je 2f\n\t" BATON_TILE_END(BATON_TILE_LOW_BESIDE, min, "768", BATON_TILE_HIGH)        \
   "add $128, %%r9\n\t"                                                                  \
   "jmp 1b\n\t"                                                                          \
-  "2:\n\t" BATON_TILE_END_HIGH(BATON_TILE_ALONE, min)
+  "2:\n\t" BATON_TILE_END(BATON_TILE_ALONE, min, "768", BATON_TILE_HIGH)
 
 #define BATON_TILE_CLOBBERS                                                                        \
   "rax", "rbx", "rcx", "rdx", "rsi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", \
@@ -230,8 +219,8 @@ requires(kForm.parts == 1) BATON_INLINE
 #undef BATON_TILE_ALONE
 #undef BATON_TILE_HIGH_BESIDE
 #undef BATON_TILE_LOW_BESIDE
-#undef BATON_TILE_END_HIGH
-#undef BATON_TILE_END_LOW
+#undef BATON_TILE_END_OF
+#undef BATON_TILE_END
 #undef BATON_TILE_PAIR_HIGH
 #undef BATON_TILE_PAIR_LOW
 #undef BATON_TILE_BLOCK
@@ -240,9 +229,10 @@ requires(kForm.parts == 1) BATON_INLINE
 #undef BATON_TILE_NO_MIN
 #undef BATON_TILE_MIN
 #undef BATON_TILE_SCALE
+#undef BATON_TILE_PAIR_OF
+#undef BATON_TILE_PAIR
 #undef BATON_TILE_HIGH
 #undef BATON_TILE_LOW
-#undef BATON_TILE_PAIR
 #undef BATON_TILE_ROW
 
 }  // namespace baton::kernels::BATON_ISA

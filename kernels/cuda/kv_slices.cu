@@ -9,7 +9,6 @@
 // KvGather has 888 instructions for 600 (sm_90a). Their limit is the links to the other ranks.
 // Reached: kernels/NOTES.md.
 #include "kernels/cuda/kernel_table.h"
-#include "kernels/cuda/row_shapes.h"
 #include "kernels/simt/device.h"
 #include "kernels/simt/newer_ctas.h"
 

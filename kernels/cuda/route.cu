@@ -9,7 +9,6 @@
 #include <string>
 
 #include "kernels/cuda/kernel_table.h"
-#include "kernels/cuda/row_shapes.h"
 #include "kernels/math.h"
 #include "kernels/simt/device.h"
 

@@ -1,10 +1,11 @@
 // sync_block and the operations of a warp.
 #include <cstring>
 
+#include "fmt/format.h"
+
 #include "kernels/simt/mutant.h"
 #include "kernels/simt/run_state.h"
 #include "kernels/simt/tensor_core.h"
-#include "src/base/status.h"
 
 namespace baton::kernels::simt {
 inline namespace runner {

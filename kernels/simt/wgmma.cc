@@ -7,10 +7,11 @@
 #include <bit>
 #include <cstring>
 
+#include "fmt/format.h"
+
 #include "kernels/simt/mutant.h"
 #include "kernels/simt/run_state.h"
 #include "kernels/simt/tensor_core.h"
-#include "src/base/status.h"
 
 namespace baton::kernels::simt {
 inline namespace runner {

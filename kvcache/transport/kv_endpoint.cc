@@ -14,7 +14,6 @@
 #include "kvcache/transport/endpoint_loop.h"
 #include "kvcache/transport/send_queue.h"
 #include "kvcache/transport/socket_io.h"
-#include "src/base/check.h"
 #include "src/base/limits.h"
 #include "src/base/thread.h"
 #include "src/base/worker_id.h"

@@ -3,7 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "src/api/json_fields.h"
 #include "src/api/ollama_json.h"
 #include "src/api/ollama_params.h"
 

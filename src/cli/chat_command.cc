@@ -19,7 +19,6 @@
 #include "src/base/clock.h"
 #include "src/base/limits.h"
 #include "src/base/mutex.h"
-#include "src/base/print.h"
 #include "src/base/quoted_text.h"
 #include "src/base/regular_file.h"
 #include "src/base/thread.h"

@@ -14,8 +14,8 @@
 #include "src/device/thread_pool.h"
 #include "src/model/convert.h"
 #include "src/model/hf_folder.h"
-#include "src/model/model_config.h"
-#include "src/model/tokenizer_metadata.h"
+#include "src/model/model_config.h"        // IWYU pragma: keep
+#include "src/model/tokenizer_metadata.h"  // IWYU pragma: keep
 #include "src/text/spec_from_metadata.h"
 #include "src/text/tokenizer.h"
 

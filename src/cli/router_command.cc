@@ -27,8 +27,8 @@
 #include "src/cli/telemetry_flags.h"
 #include "src/cli/worker_flags.h"
 #include "src/model/hf_folder.h"
-#include "src/model/model_config.h"
-#include "src/model/tokenizer_metadata.h"
+#include "src/model/model_config.h"        // IWYU pragma: keep
+#include "src/model/tokenizer_metadata.h"  // IWYU pragma: keep
 #include "src/router/known_models.h"
 #include "src/rpc/protobuf_log.h"
 #include "src/text/spec_from_metadata.h"

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "src/model/model_config.h"
-#include "src/model/tokenizer_metadata.h"
+#include "src/model/model_config.h"        // IWYU pragma: keep
+#include "src/model/tokenizer_metadata.h"  // IWYU pragma: keep
 #include "src/text/spec_from_metadata.h"
 #include "src/text/tokenizer_spec.h"
 

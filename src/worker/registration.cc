@@ -13,7 +13,6 @@
 #include "src/base/log.h"
 #include "src/rpc/cluster_channel.h"
 #include "src/rpc/credentials.h"
-#include "src/text/tokenizer_spec.h"
 
 namespace baton::worker {
 

@@ -25,7 +25,6 @@
 #include "src/engine/prefix_journal.h"
 #include "src/model/compute_device.h"
 #include "src/otlp/otlp_exporter.h"
-#include "src/rpc/cluster_channel.h"
 #include "src/rpc/credentials.h"
 #include "src/rpc/protobuf_log.h"
 #include "src/text/grammar_cache.h"

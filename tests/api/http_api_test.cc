@@ -20,7 +20,6 @@ namespace baton::api {
 
 using http::HttpClientGone;
 using http::HttpRequest;
-using http::HttpResponse;
 using namespace router;  // NOLINT(google-build-using-namespace)
 using scheduler::FinishReason;
 using text::ChatTemplate;

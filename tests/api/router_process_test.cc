@@ -16,7 +16,6 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 
-#include "src/api/schema.h"
 #include "src/base/limits.h"
 #include "tests/api/router_process_rig.h"
 

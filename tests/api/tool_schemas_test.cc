@@ -9,7 +9,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "src/api/read_json.h"
 #include "src/api/tool_shapes.h"
 #include "src/base/clock.h"
 #include "tests/api/http_api_rig.h"

@@ -16,7 +16,6 @@
 #include "src/cli/tokenizer_keys.h"
 #include "src/model/hf_folder.h"
 #include "src/model/model.h"
-#include "src/model/model_config.h"
 #include "src/model/tokenizer_metadata.h"
 #include "src/text/spec_from_metadata.h"
 #include "tests/model/test_model.h"

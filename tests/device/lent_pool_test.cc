@@ -11,7 +11,6 @@
 
 #include "gtest/gtest.h"
 
-#include "src/base/clock.h"
 #include "src/base/mutex.h"
 #include "src/device/core_share.h"
 #include "src/device/thread_pool.h"

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "src/base/limits.h"
-#include "src/text/byte_letters.h"
 #include "src/text/detokenizer.h"
 #include "src/text/reasoning_splitter.h"
 #include "src/text/stop_matcher.h"

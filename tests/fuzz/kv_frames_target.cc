@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "kvcache/transport/connection.h"
-#include "kvcache/transport/slice_copy.h"
 #include "kvcache/transport/socket_io.h"
 #include "src/base/limits.h"
 #include "src/base/unique_fd.h"

@@ -1,7 +1,7 @@
 // The portable bodies compiled for a target that has fma: must then agree with the reference bit
 // for bit, which checks the portable source itself.
 #define BATON_ISA portable_fma
-#include "kernels/cpu/simd_portable_i16.h"
+#include "kernels/cpu/simd_portable_i16.h"  // IWYU pragma: keep
 // After the vector.
 #include "kernels/cpu/op_table.h"
 #include "tests/kernels/test_bodies.h"

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "tests/kvcache/state_bytes.h"
-
 namespace baton::kv {
 namespace {
 

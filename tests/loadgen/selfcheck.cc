@@ -12,7 +12,6 @@
 #include <string>
 #include <string_view>
 
-#include "src/base/clock.h"
 #include "src/loadgen/bench_plan.h"
 #include "src/loadgen/quantity.h"
 #include "tests/loadgen/toy_server.h"

@@ -11,7 +11,6 @@
 #include "nlohmann/json.hpp"
 
 #include "kernels/embed.h"
-#include "src/model/folder_error.h"
 #include "src/model/hf_config.h"
 #include "src/model/hf_delta.h"
 #include "src/model/hf_folder.h"

@@ -13,7 +13,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "src/model/device_shape.h"
 #include "tests/model/on_device.h"
 #include "tests/model/told_slices.h"
 #include "tests/test_seed.h"

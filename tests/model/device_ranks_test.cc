@@ -13,7 +13,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "kernels/simt/run_options.h"
 #include "src/model/encode_matrix.h"
 #include "src/model/model_rank.h"
 #include "src/model/tensor_plan.h"

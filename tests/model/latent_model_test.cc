@@ -13,7 +13,6 @@
 #include "nlohmann/json.hpp"
 
 #include "src/model/expert_choice.h"
-#include "src/model/folder_error.h"
 #include "src/model/hf_config.h"
 #include "src/model/hf_deepseek.h"
 #include "src/model/hf_folder.h"

@@ -11,7 +11,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "src/device/device_graph.h"
 #include "src/engine/kv_store.h"
 #include "tests/device/fake_accelerator.h"
 #include "tests/loop_thread.h"

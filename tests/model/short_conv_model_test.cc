@@ -7,7 +7,6 @@
 #include "nlohmann/json.hpp"
 
 #include "kernels/ops.h"
-#include "src/model/folder_error.h"
 #include "src/model/hf_config.h"
 #include "src/model/model_report.h"
 #include "tests/model/damaged_model.h"

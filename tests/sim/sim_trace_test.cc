@@ -6,7 +6,7 @@
 
 #include "src/base/log.h"
 #include "src/loadgen/trace_reader.h"
-#include "src/sim/sim_runner.h"
+#include "src/sim/sim_world.h"
 
 namespace baton::sim {
 

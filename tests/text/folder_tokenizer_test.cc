@@ -16,7 +16,6 @@
 
 #include "src/text/tokenizer.h"
 #include "tests/text/golden_file.h"
-#include "tests/text/test_spec.h"
 
 namespace baton::text {
 namespace {

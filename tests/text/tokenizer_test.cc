@@ -11,7 +11,6 @@
 
 #include "src/base/limits.h"
 #include "src/text/pre_tokenizer.h"
-#include "src/text/utf8.h"
 #include "tests/text/test_spec.h"
 
 namespace baton::text {

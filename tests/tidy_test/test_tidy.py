@@ -12,6 +12,7 @@ import path_rules
 import size_rules
 import text_rules
 import tidy
+import unused_rules
 from tree import Tree
 
 GUARD = "#ifndef BATON_X_H_\n#define BATON_X_H_\n{}\n#endif  // BATON_X_H_\n"
@@ -174,6 +175,65 @@ class CycleTest(unittest.TestCase):
         self.assertEqual(self.cycles(down), [])
         up = ("kvcache/transport/t.cc", "kernels/b.h")
         self.assertEqual(self.cycles(down, up), ["components"])
+
+
+class UnusedTest(unittest.TestCase):
+    HEADER = """
+enum class Kind { kFast, kSlow };
+#define BATON_TWICE(x) x x
+class Queue {
+ public:
+  bool IsFull() const { return size_ == kMax; }
+ private:
+  static constexpr int kMax = 3;
+  int size_ = 0;
+};
+Queue MakeQueue(int num_items);
+inline constexpr int kLimit = 7;
+"""
+
+    def unused(self, source, line='#include "src/base/b.h"\n', path="src/base/a.cc"):
+        files = {path: line + source, "src/base/b.h": GUARD.format(self.HEADER)}
+        return names(unused_rules.check_unused_includes, files)
+
+    def test_an_include_without_a_used_name(self):
+        for source in ("int num_items = 3;", "// Queue\n", 'const char* kName = "kLimit";'):
+            self.assertEqual(self.unused(source), ["src/base/b.h"], source)
+        for source in (
+            "Queue* queue;",
+            "auto kind = Kind::kSlow;",
+            "int a = kLimit;",
+            "auto a = MakeQueue(1);",
+            "bool a = b->IsFull();",
+            "BATON_TWICE(int a;)",
+            "#define MAKE \\\n  MakeQueue(2)\n",
+        ):
+            self.assertEqual(self.unused(source), [], source)
+
+    def test_who_may_include_without_a_name(self):
+        kept = '#include "src/base/b.h"  // IWYU pragma: keep\n'
+        self.assertEqual(self.unused("", kept), [])
+        self.assertEqual(self.unused("", path="src/base/b.cc"), [])
+        self.assertEqual(self.unused("", path="tests/base/b_test.cc"), [])
+
+    def test_an_exporting_header_has_the_names_of_the_other(self):
+        export = GUARD.format('#include "src/base/b.h"  // IWYU pragma: export\n')
+        for source, expected in (("int a = kLimit;", []), ("int a;", ["src/base/all.h"])):
+            files = {
+                "src/base/a.cc": '#include "src/base/all.h"\n' + source,
+                "src/base/all.h": export,
+                "src/base/b.h": GUARD.format(self.HEADER),
+            }
+            self.assertEqual(names(unused_rules.check_unused_includes, files), expected, source)
+
+    def test_a_using_declaration_without_a_use(self):
+        for source, expected in (
+            ("using std::string;\n", ["string"]),
+            ("using std::string;\nstring a;\n", []),
+            ("using std::string;  // string\n", ["string"]),
+        ):
+            found = names(unused_rules.check_unused_usings, {"src/base/a.cc": source})
+            self.assertEqual(found, expected, source)
 
 
 class NamespaceTest(unittest.TestCase):

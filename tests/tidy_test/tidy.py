@@ -13,6 +13,7 @@ import namespace_rules
 import path_rules
 import size_rules
 import text_rules
+import unused_rules
 from tree import Finding, Tree
 
 RULES = (
@@ -34,6 +35,8 @@ RULES = (
     text_rules.check_libm,
     text_rules.check_cpu_features,
     text_rules.check_readmes,
+    unused_rules.check_unused_includes,
+    unused_rules.check_unused_usings,
     path_rules.check_paths,
     path_rules.check_page_sizes,
 )

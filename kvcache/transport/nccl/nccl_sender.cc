@@ -4,7 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include "src/base/check.h"
 #include "src/base/log.h"
 
 namespace baton::kv {

@@ -9,7 +9,6 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/version.h"
-#include "src/cli/json_fields.h"
 #include "src/cli/plan/plan_report.h"
 #include "src/loadgen/quantity.h"
 

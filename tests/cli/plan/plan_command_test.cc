@@ -9,7 +9,7 @@
 
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
-#include "tests/text/golden_file.h"
+#include "tests/model/test_model.h"
 
 namespace baton::cli {
 

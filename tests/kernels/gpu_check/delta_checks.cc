@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "kernels/cuda/delta_reference.h"
-#include "kernels/math.h"
 #include "src/base/status.h"
 #include "tests/kernels/gpu_check/device_array.h"
 #include "tests/kernels/gpu_check/differences.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "kernels/math.h"
 #include "tests/kernels/gpu_check/primitives.h"
 #include "tests/test_seed.h"
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "src/base/status.h"
+#include "fmt/format.h"
 
 namespace baton::kernels::gpu_check {
 namespace {

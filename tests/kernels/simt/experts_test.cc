@@ -13,7 +13,6 @@
 
 #include "kernels/cuda/experts_reference.h"
 #include "kernels/cuda/kernel_table.h"
-#include "kernels/math.h"
 #include "kernels/ops.h"
 #include "kernels/simt/arena.h"
 #include "kernels/simt/run_options.h"

@@ -8,7 +8,6 @@
 #include "gtest/gtest.h"
 
 #include "kernels/simt/arena.h"
-#include "kernels/simt/fiber.h"
 #include "kernels/simt/run_options.h"
 #include "tests/kernels/simt/faulty_kernels.h"
 #include "tests/kernels/simt/ring_kernels.h"

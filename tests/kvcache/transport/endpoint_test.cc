@@ -12,7 +12,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "kvcache/transport/slice_copy.h"
 #include "src/base/memory_file.h"
 #include "tests/kvcache/transport/fault_transport.h"
 #include "tests/kvcache/transport/raw_peer.h"

@@ -15,7 +15,6 @@
 
 #include "kvcache/transport/frame.h"
 #include "src/base/unique_fd.h"
-#include "tests/kvcache/transport/test_rig.h"
 #include "tests/test_seed.h"
 #include "tests/tls/test_certs.h"
 
