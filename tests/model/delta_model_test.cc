@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -287,7 +288,8 @@ TEST(DeltaModelTest, TensorsOfPredictionMayBeMissing) {
   std::erase_if(changed.tensors(),
                 [](const TensorCopy& tensor) { return tensor.name.starts_with("blk.5."); });
   ASSERT_LT(changed.tensors().size(), num_before);
-  const auto file = GgufFile::FromBytes(changed.Bytes());
+  const std::vector<std::byte> bytes = changed.Bytes();  // the file refers to them
+  const auto file = GgufFile::FromBytes(bytes);
   ASSERT_TRUE(file.ok()) << file.status();
   const absl::Status status = CheckServable(**file);
   EXPECT_TRUE(status.ok()) << status;
