@@ -241,8 +241,10 @@ absl::StatusOr<bool> HasLocalLayer(const JsonObject& config, std::string_view mo
   BATON_ASSIGN_OR_RETURN(const bool uses, config.BoolOr("use_sliding_window", false));
   const bool always_uses = model_type == "llama" || model_type == "olmo2";
   if (!config.Has("sliding_window") || (!uses && !always_uses)) return is_listed_local;
-  if (model_type != "qwen2" && model_type != "qwen3") return true;
+  const bool reads_first = model_type == "qwen2" || model_type == "qwen3";
+  if (!reads_first && model_type != "smollm3") return true;
   if (!local.empty()) return is_listed_local;
+  if (!reads_first) return true;  // smollm3: the layers that do not rotate
   constexpr uint32_t kDefaultFirst = 28;
   BATON_ASSIGN_OR_RETURN(const uint32_t first, config.UintOr("max_window_layers", kDefaultFirst));
   BATON_ASSIGN_OR_RETURN(const uint32_t layers, config.Uint("num_hidden_layers"));
@@ -285,6 +287,32 @@ absl::Status ReadUniformWindow(const JsonObject& config, std::string_view model_
   return OkStatus();
 }
 
+// Which layers are local: by "layer_types", else all but the last of each pattern. The class of
+// gemma3 reads that from sliding_window_pattern alone, and saves it under the other name beside
+// layer_types; the class of gpt_oss reads neither. A name that it passes over may only repeat what
+// it computes.
+absl::Status ReadPattern(const JsonObject& config, HfConfig& out) {
+  constexpr const char* kKey = "sliding_window_pattern";
+  const std::string gguf_key = fmt::format("{}.attention.sliding_window_pattern", out.traits->name);
+  BATON_ASSIGN_OR_RETURN(const std::vector<bool> local, ReadLayerTypes(config));
+  if (!local.empty()) {
+    out.keys.AddBools(gguf_key, local);
+    return OkStatus();
+  }
+  uint32_t computed = out.traits->local_step;
+  if (!out.traits->one_rope && config.Has(kKey)) {
+    BATON_ASSIGN_OR_RETURN(computed, config.Uint(kKey));
+    out.keys.AddU32(gguf_key, computed);
+  }
+  for (const char* key : {kKey, "_sliding_window_pattern"}) {
+    BATON_ASSIGN_OR_RETURN(const uint32_t stated, config.UintOr(key, computed));
+    if (stated != computed) {
+      return config.Unsupported(key, fmt::format("{} without \"layer_types\"", computed));
+    }
+  }
+  return OkStatus();
+}
+
 absl::Status ReadWindow(const JsonObject& config, uint32_t head_dim, HfConfig& out) {
   const std::string arch(out.traits->name);
   BATON_ASSIGN_OR_RETURN(const uint32_t window, config.Uint("sliding_window"));
@@ -298,15 +326,7 @@ absl::Status ReadWindow(const JsonObject& config, uint32_t head_dim, HfConfig& o
   if (scalar != implied) {
     return config.Unsupported("query_pre_attn_scalar", fmt::format("{}", implied));
   }
-  const char* pattern_key =
-      config.Has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
-  if (!config.Has("layer_types") && config.Has(pattern_key)) {
-    BATON_ASSIGN_OR_RETURN(const uint32_t pattern, config.Uint(pattern_key));
-    out.keys.AddU32(arch + ".attention.sliding_window_pattern", pattern);
-  }
-  BATON_ASSIGN_OR_RETURN(const std::vector<bool> local, ReadLayerTypes(config));
-  if (!local.empty()) out.keys.AddBools(arch + ".attention.sliding_window_pattern", local);
-  return OkStatus();
+  return ReadPattern(config, out);
 }
 
 // "no_rope_layers": 1 for each layer that rotates, 0 for each that does not; without the list, the
