@@ -222,9 +222,7 @@ TEST(HfConfigTest, WhatIsNotComputedIsRefusedByName) {
       // Every second layer of it is local unless layer_types says otherwise.
       {"gpt_oss", {{"sliding_window_pattern", 3}}, "\"sliding_window_pattern\" is 3"},
       {"gpt_oss", {{"_sliding_window_pattern", 6}}, "\"_sliding_window_pattern\" is 6"},
-      {"smollm3",
-       {{"use_sliding_window", true}, {"sliding_window", 8}},
-       "\"sliding_window\" is 8"},
+      {"smollm3", {{"use_sliding_window", true}, {"sliding_window", 8}}, "\"sliding_window\" is 8"},
       {"smollm3",
        {{"layer_types", {"full_attention", "sliding_attention"}}, {"sliding_window", 8}},
        "\"sliding_window\" is 8"},
