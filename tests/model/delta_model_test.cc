@@ -321,6 +321,8 @@ TEST(DeltaModelTest, RefusesFoldersByKey) {
   EXPECT_THAT(RefusalOf("layer_types", {linear, linear, linear, linear, linear}),
               HasSubstr("layer_types"));
   EXPECT_THAT(RefusalOf("sliding_window", 16), HasSubstr("sliding_window"));
+  EXPECT_THAT(RefusalOf("attention_bias", true), HasSubstr("\"attention_bias\" is true"));
+  EXPECT_EQ(RefusalOf("attention_bias", false), "");
 }
 
 // A folder may have its layers in any order.
