@@ -214,14 +214,6 @@ TEST(HfConfigTest, WhatIsNotComputedIsRefusedByName) {
       {"qwen2",
        {{"layer_types", {"full_attention", "sliding_attention"}}, {"sliding_window", nullptr}},
        "\"layer_types\""},
-      // Its class takes 6 unless sliding_window_pattern says otherwise.
-      {"gemma3_text", {{"_sliding_window_pattern", 2}}, "\"_sliding_window_pattern\" is 2"},
-      {"gemma3_text",
-       {{"_sliding_window_pattern", 6}, {"sliding_window_pattern", 2}},
-       "\"_sliding_window_pattern\" is 6"},
-      // Every second layer of it is local unless layer_types says otherwise.
-      {"gpt_oss", {{"sliding_window_pattern", 3}}, "\"sliding_window_pattern\" is 3"},
-      {"gpt_oss", {{"_sliding_window_pattern", 6}}, "\"_sliding_window_pattern\" is 6"},
       {"smollm3", {{"use_sliding_window", true}, {"sliding_window", 8}}, "\"sliding_window\" is 8"},
       {"smollm3",
        {{"layer_types", {"full_attention", "sliding_attention"}}, {"sliding_window", 8}},
@@ -249,6 +241,25 @@ TEST(HfConfigTest, WhatIsNotComputedIsRefusedByName) {
       {"phi3", {{"partial_rotary_factor", 1.5}}, "\"partial_rotary_factor\""},
       {"phi3", {{"lm_head_bias", true}}, "\"lm_head_bias\" is true"},
       {"phi3", {{"full_attn_mod", 2}}, "\"full_attn_mod\" is 2"},
+  };
+  for (const Change& test : cases) {
+    const absl::Status status = ReadHfConfig(With(test).dump()).status();
+    EXPECT_FALSE(status.ok()) << test.words;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test.words));
+    EXPECT_EQ(std::string(status.message()).find('\n'), std::string::npos);
+  }
+}
+
+TEST(HfConfigTest, PatternsOfWindowsThatItsClassPassesOverAreRefused) {
+  const std::vector<Change> cases = {
+      // Its class takes 6 unless sliding_window_pattern says otherwise.
+      {"gemma3_text", {{"_sliding_window_pattern", 2}}, "\"_sliding_window_pattern\" is 2"},
+      {"gemma3_text",
+       {{"_sliding_window_pattern", 6}, {"sliding_window_pattern", 2}},
+       "\"_sliding_window_pattern\" is 6"},
+      // Every second layer of it is local unless layer_types says otherwise.
+      {"gpt_oss", {{"sliding_window_pattern", 3}}, "\"sliding_window_pattern\" is 3"},
+      {"gpt_oss", {{"_sliding_window_pattern", 6}}, "\"_sliding_window_pattern\" is 6"},
   };
   for (const Change& test : cases) {
     const absl::Status status = ReadHfConfig(With(test).dump()).status();
