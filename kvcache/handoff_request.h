@@ -71,7 +71,6 @@ enum class PlacementFault : uint8_t {
   kTokensMissing,    // both streams are over and a token is not here
   kLinkSlow,         // the KV would come later than by another way
   kMoved,            // the decode worker drains: planned
-  kPreempted,        // the decode worker gave up the sequence for another one: planned
   kPrefillLeft,      // the prefill worker drains and did not wait for the prompt's end: planned
   // Their process ended before it had begun with the request, which cannot be the reason.
   kPrefillGone,

@@ -92,7 +92,6 @@ ResumeReason ReasonOf(PlacementFault fault) {
     case PlacementFault::kLinkSlow:
       return ResumeReason::kTransfer;
     case PlacementFault::kMoved:
-    case PlacementFault::kPreempted:
     case PlacementFault::kPrefillLeft:
       return ResumeReason::kMoved;
   }

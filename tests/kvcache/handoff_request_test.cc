@@ -141,10 +141,10 @@ TEST(HandoffRequestTest, TwoDeathsWithoutANewTokenArePoison) {
   EXPECT_EQ(request.state(), State::kFailed);
 }
 
-TEST(HandoffRequestTest, MovesPreemptionsAndRefusalsDoNotCount) {
+TEST(HandoffRequestTest, PlannedMovesAndRefusalsDoNotCount) {
   HandoffRequest request = Placed();
   for (int i = 0; i < 10; ++i) {
-    const PlacementFault fault = i % 2 == 0 ? PlacementFault::kMoved : PlacementFault::kPreempted;
+    const PlacementFault fault = i % 2 == 0 ? PlacementFault::kMoved : PlacementFault::kPrefillLeft;
     EXPECT_EQ(request.OnFault(request.attempt(), fault, 0).kind, Decided::kRecover);
     request.OnPlaced(false);
     EXPECT_EQ(request.OnRefused(request.attempt(), true).kind, Decided::kRecover);
@@ -154,7 +154,7 @@ TEST(HandoffRequestTest, MovesPreemptionsAndRefusalsDoNotCount) {
 }
 
 TEST(HandoffRequestTest, OnlyTheBlocksOfALivingPrefillWorkerAreRetargeted) {
-  for (int i = 0; i <= static_cast<int>(PlacementFault::kPreempted); ++i) {
+  for (int i = 0; i <= static_cast<int>(PlacementFault::kMoved); ++i) {
     const auto fault = static_cast<PlacementFault>(i);
     const bool loses =
         fault == PlacementFault::kPrefillDied || fault == PlacementFault::kPrefillStalled ||
@@ -267,7 +267,7 @@ struct Pair {
         fault == PlacementFault::kPrefillFailed || fault == PlacementFault::kPrefillBroken;
     const bool has_prefill = !naive.local && !naive.all_kv();
     if (naive.phase == Naive::Phase::kRunning && (has_prefill || !of_prefill)) {
-      const bool planned = fault == PlacementFault::kMoved || fault == PlacementFault::kPreempted;
+      const bool planned = fault == PlacementFault::kMoved;
       const bool death =
           fault == PlacementFault::kPrefillDied || fault == PlacementFault::kDecodeDied;
       const bool of_link =
@@ -320,7 +320,7 @@ std::vector<std::function<void(Pair*)>> Events() {
   for (int i = 0; i <= static_cast<int>(PlacementProgress::kAllKvAtDecode); ++i) {
     events.push_back([i](Pair* p) { p->Progress(static_cast<PlacementProgress>(i)); });
   }
-  for (int i = 0; i <= static_cast<int>(PlacementFault::kPreempted); ++i) {
+  for (int i = 0; i <= static_cast<int>(PlacementFault::kMoved); ++i) {
     const auto fault = static_cast<PlacementFault>(i);
     events.push_back([fault](Pair* p) { p->Fault(fault, p->naive.known); });
     events.push_back(
