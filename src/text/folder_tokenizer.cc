@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "nlohmann/json.hpp"
 
+#include "src/base/folder_entries.h"
 #include "src/base/log.h"
 #include "src/base/quoted_text.h"
 #include "src/base/regular_file.h"
@@ -402,13 +403,18 @@ class FolderReader {
 
   Status SetTemplates() {
     BATON_RETURN_IF_ERROR(SetTemplatesFrom(config_, "tokenizer_config.json"));
-    // As in transformers, templates in files of their own stand for all of that list.
-    if (!files_.chat_template_jinja.empty()) {
+    // As in transformers, templates in files of their own stand for all of tokenizer_config.json:
+    // where none of them is the default, the model has none.
+    if (!files_.chat_template_jinja.empty() || !files_.additional_templates.empty()) {
       spec_.chat_template = files_.chat_template_jinja;
       spec_.named_templates.clear();
     }
-    if (!files_.tool_use_jinja.empty()) {
-      spec_.named_templates = {{"tool_use", files_.tool_use_jinja}};
+    for (const NamedChatTemplate& one : files_.additional_templates) {
+      if (one.name == "default") {
+        spec_.chat_template = one.source;
+      } else {
+        spec_.named_templates.push_back(one);
+      }
     }
     const bool has_none = spec_.chat_template.empty() && spec_.named_templates.empty();
     if (files_.chat_template_json.empty() || !has_none) return OkStatus();
@@ -432,6 +438,23 @@ StatusOr<std::string> ReadLimited(const fs::path& folder, const char* name, size
   if (!text.ok()) return WithPrefix(text.status(), name);
   if (text->empty()) return InvalidArgument("{} is empty", name);
   return text;
+}
+
+StatusOr<std::vector<NamedChatTemplate>> ReadAdditionalTemplates(const fs::path& folder) {
+  const fs::path inner = "additional_chat_templates";
+  std::vector<NamedChatTemplate> out;
+  for (const fs::directory_entry& entry : FolderEntries(folder / inner)) {
+    const fs::path file = inner / entry.path().filename();
+    if (file.extension() != ".jinja") continue;
+    if (out.size() == kMaxAdditionalTemplates) {
+      return InvalidArgument("{} has more than {} templates", inner.string(),
+                             kMaxAdditionalTemplates);
+    }
+    BATON_ASSIGN_OR_RETURN(std::string text,
+                           ReadLimited(folder, file.c_str(), kMaxConfigJsonBytes));
+    out.push_back({file.stem().string(), std::move(text)});
+  }
+  return out;
 }
 
 }  // namespace
@@ -462,8 +485,7 @@ StatusOr<TokenizerSpec> LoadFolderTokenizer(const std::string& path, size_t voca
   BATON_RETURN_IF_ERROR(
       read("chat_template.jinja", kMaxConfigJsonBytes, &files.chat_template_jinja));
   BATON_RETURN_IF_ERROR(read("chat_template.json", kMaxConfigJsonBytes, &files.chat_template_json));
-  BATON_RETURN_IF_ERROR(
-      read("additional_chat_templates/tool_use.jinja", kMaxConfigJsonBytes, &files.tool_use_jinja));
+  BATON_ASSIGN_OR_RETURN(files.additional_templates, ReadAdditionalTemplates(folder));
   return TokenizerSpecFromFolder(files, vocab_size);
 }
 

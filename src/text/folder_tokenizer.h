@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "src/base/status.h"
 #include "src/text/tokenizer_spec.h"
@@ -18,6 +19,8 @@ namespace baton::text {
 // Twice the largest in use (gemma 3: 33 MB), and far above any other file of a tokenizer.
 inline constexpr size_t kMaxTokenizerJsonBytes = size_t{64} << 20;
 inline constexpr size_t kMaxConfigJsonBytes = size_t{16} << 20;
+// Files of additional_chat_templates.
+inline constexpr size_t kMaxAdditionalTemplates = 64;
 
 // The texts of a folder's files; empty = not there.
 struct FolderTokenizerFiles {
@@ -26,8 +29,8 @@ struct FolderTokenizerFiles {
   std::string generation_config_json;  // more tokens that end a generation
   std::string config_json;             // bos and eos where tokenizer_config.json has none
   std::string chat_template_jinja;     // goes before the templates of tokenizer_config.json
-  std::string tool_use_jinja;          // additional_chat_templates/tool_use.jinja
   std::string chat_template_json;      // read where no other file has a template
+  std::vector<NamedChatTemplate> additional_templates;  // additional_chat_templates/NAME.jinja
 };
 
 // Pure. `vocab_size`: rows of the model's embedding.

@@ -126,9 +126,9 @@ TEST(FolderTokenizerTest, ConfigFilesNameTheSpecialTokens) {
   EXPECT_EQ(spec.eom_id, 9u);
   EXPECT_EQ(spec.ToolTemplate(), "");
   // Files of their own go before the list of tokenizer_config.json.
-  files.tool_use_jinja = "T";
+  files.additional_templates = {{"tool_use", "T"}};
   EXPECT_EQ(TokenizerSpecFromFolder(files, vocab_size)->ToolTemplate(), "T");
-  files.tool_use_jinja = "";
+  files.additional_templates.clear();
   files.chat_template_jinja = "J";
   spec = TokenizerSpecFromFolder(files, vocab_size).value();
   EXPECT_EQ(spec.chat_template, "J");
@@ -355,7 +355,7 @@ TEST(FolderTokenizerTest, TemplatesComeFromWhereTransformersTakesThem) {
     const char* name;
     const char* config;
     const char* jinja;
-    const char* tool_use_jinja;
+    const char* additional;  // the name of a template of the text "A", or ""
     const char* json;
     const char* plain;
     const char* with_tools;
@@ -371,8 +371,13 @@ TEST(FolderTokenizerTest, TemplatesComeFromWhereTransformersTakesThem) {
       {"object", R"({"chat_template": {"default": "D", "tool_use": "U"}})", "", "", "", "D", "U"},
       {"no default", R"({"chat_template": [{"name": "r", "template": "R"}]})", "", "", "", "", ""},
       {"list and jinja", list, "F", "", "", "F", ""},
-      {"jinja files", "{}", "F", "A", "", "F", "A"},
-      {"tools alone", "{}", "", "A", "", "", "A"},
+      {"jinja files", "{}", "F", "tool_use", "", "F", "A"},
+      {"tools alone", "{}", "", "tool_use", "", "", "A"},
+      {"default alone", "{}", "", "default", "", "A", ""},
+      {"default twice", "{}", "F", "default", "", "A", ""},
+      {"other alone", "{}", "", "r", R"({"chat_template": "J"})", "", ""},
+      {"list and tools", list, "", "tool_use", "", "", "A"},
+      {"list and other", list, "", "r", "", "", ""},
       {"both", R"({"chat_template": "C"})", "", "", R"({"chat_template": "J"})", "C", ""},
   };
   const size_t vocab_size = NumTokens(Golden()["gpt2"]["tokenizer_json"]);
@@ -380,7 +385,7 @@ TEST(FolderTokenizerTest, TemplatesComeFromWhereTransformersTakesThem) {
     FolderTokenizerFiles files = GoldenFiles("gpt2");
     files.tokenizer_config_json = test.config;
     files.chat_template_jinja = test.jinja;
-    files.tool_use_jinja = test.tool_use_jinja;
+    if (*test.additional != '\0') files.additional_templates = {{test.additional, "A"}};
     files.chat_template_json = test.json;
     const auto spec = TokenizerSpecFromFolder(files, vocab_size);
     ASSERT_TRUE(spec.ok()) << test.name << spec.status();
@@ -641,6 +646,22 @@ TEST(FolderTokenizerTest, FilesAreReadFromAFolder) {
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->chat_template, "T");
   EXPECT_EQ(spec->ToolTemplate(), "U");
+  // The folder of templates alone.
+  std::filesystem::remove(folder + "/chat_template.jinja");
+  write("additional_chat_templates/default.jinja", "D");
+  write("additional_chat_templates/rag.jinja", "R");
+  write("additional_chat_templates/README.md", "no template");
+  const auto additional = LoadFolderTokenizer(folder, vocab_size);
+  ASSERT_TRUE(additional.ok()) << additional.status();
+  EXPECT_EQ(additional->chat_template, "D");
+  EXPECT_EQ(additional->named_templates,
+            (std::vector<NamedChatTemplate>{{"rag", "R"}, {"tool_use", "U"}}));
+  for (size_t i = 0; i < kMaxAdditionalTemplates; ++i) {
+    write("additional_chat_templates/" + std::to_string(i) + ".jinja", "N");
+  }
+  EXPECT_EQ(LoadFolderTokenizer(folder, vocab_size).status(),
+            InvalidArgument("additional_chat_templates has more than 64 templates"));
+  std::filesystem::remove_all(folder + "/additional_chat_templates");
   EXPECT_EQ(spec->ignore_merges, std::nullopt);  // llama 3's own rule
   EXPECT_EQ(spec->add_bos, true);
   std::filesystem::resize_file(folder + "/tokenizer_config.json", kMaxConfigJsonBytes + 1);
