@@ -30,7 +30,8 @@ struct FolderTokenizerFiles {
   std::string config_json;             // bos and eos where tokenizer_config.json has none
   std::string chat_template_jinja;     // goes before the templates of tokenizer_config.json
   std::string chat_template_json;      // read where no other file has a template
-  std::vector<NamedChatTemplate> additional_templates;  // additional_chat_templates/NAME.jinja
+  // additional_chat_templates/NAME.jinja. Any of them too goes before tokenizer_config.json.
+  std::vector<NamedChatTemplate> additional_templates;
 };
 
 // Pure. `vocab_size`: rows of the model's embedding.
