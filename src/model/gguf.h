@@ -112,6 +112,8 @@ class GgufFile {
   // Parses `bytes`, which must outlive the result; 8-byte aligned. One part of a split model is
   // refused (kSplitFile).
   static absl::StatusOr<std::unique_ptr<GgufFile>> FromBytes(std::span<const std::byte> bytes);
+  // Bytes of a temporary would be gone.
+  static absl::StatusOr<std::unique_ptr<GgufFile>> FromBytes(std::vector<std::byte>&&) = delete;
   // The form of a model folder: is_folder() is true.
   static absl::StatusOr<std::unique_ptr<GgufFile>> FromAssembly(GgufAssembly assembly);
 

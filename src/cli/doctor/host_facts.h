@@ -93,7 +93,6 @@ struct NetworkFacts {
 // Models and secrets on disk.
 struct StoreFacts {
   std::string models_folder;
-  bool folder_exists = false;
   bool folder_writable = false;  // or, where it is missing, could be made
   std::optional<uint64_t> free_bytes;
   std::vector<std::string> models;  // files and folders there

@@ -295,12 +295,11 @@ PortFact ProbePort(const std::string& flag, const std::string& address) {
 
 void ProbeFolder(StoreFacts* store) {
   store->models_folder = ModelsFolder();
-  std::error_code error;
-  store->folder_exists = fs::is_directory(store->models_folder, error);
   for (const auto& entry : FolderEntries(store->models_folder)) {
     store->models.push_back(entry.path().filename().string());
   }
   // The nearest folder of the path that exists: the models folder would be made there.
+  std::error_code error;
   fs::path folder = fs::absolute(store->models_folder, error);
   while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
   store->folder_writable = access(folder.c_str(), W_OK) == 0;
