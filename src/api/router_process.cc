@@ -293,6 +293,7 @@ Status RouterProcessImpl::StartGrpc() {
   // Calls above kMaxMetadataBytes are refused one by one; the library ends the connection instead.
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxConnectionMetadataBytes);
   builder.SetMaxReceiveMessageSize(limits::kMaxClusterMessageBytes);
+  builder.SetResourceQuota(grpc::ResourceQuota("grpc").Resize(config_.grpc_memory_bytes));
   for (const auto& service : services_) builder.RegisterService(service.get());
   builder.RegisterService(&registry_service_);
   grpc_ = builder.BuildAndStart();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/base/keepalive.h"
+#include "src/base/limits.h"
 #include "src/base/status.h"
 #include "src/base/wire_versions.h"
 #include "src/http/site_rules.h"
@@ -42,6 +43,8 @@ struct RouterConfig {
   // upgrades.
   WireRange wire = kWireVersions;
   ServerKeepalive keepalive;  // of the gRPC port; others than the defaults are for tests
+  // All calls of the gRPC port hold so much of unfinished messages; others are for tests.
+  size_t grpc_memory_bytes = limits::kMaxGrpcMemoryBytes;
   // Thoughts get a field of their own (`reasoning_content`) where a request does not say.
   bool splits_reasoning = true;
   // How calls are read where a request does not say; absent = as the model's template says.

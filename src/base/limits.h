@@ -87,6 +87,10 @@ inline constexpr size_t kMaxIdempotencyKeyBytes = 255;
 inline constexpr size_t kMaxWorkers = 1024;
 // A gRPC message, bytes (gRPC takes an int). A prompt of kMaxPromptTokens takes 5 MiB.
 inline constexpr int kMaxClusterMessageBytes = 32 << 20;
+// All calls of a gRPC port hold at most so many bytes of unfinished messages. Beyond it the library
+// resets some of these calls. It counts what connections read, so it may go over for a moment.
+inline constexpr size_t kMaxGrpcMemoryBytes = size_t{1} << 30;
+static_assert(kMaxGrpcMemoryBytes >= 16 * size_t{kMaxClusterMessageBytes}, "messages come at once");
 // A tokenizer in a worker's hello, bytes; the largest in use take about 8 MiB.
 inline constexpr size_t kMaxSpecBytes = size_t{16} << 20;
 // Changes of a prefix cache in one message, 16 bytes each: 64 KiB, still a small message.

@@ -99,7 +99,7 @@ std::vector<MemoryNeed> MemoryNeeds(const MemoryFacts& facts) {
       {"grammars", GrammarCache::kMaxBytes, true},
       {"tokens for routers", facts.num_routers * limits::kMaxQueuedEvents * kQueuedEventBytes,
        true},
-      {"messages of routers", facts.num_routers * uint64_t{limits::kMaxClusterMessageBytes}, true},
+      {"gRPC messages", limits::kMaxGrpcMemoryBytes, true},
       {"KV connections", ConnectionBytes(facts), true},
       {"queues of KV peers", PeerQueueBytes(facts), true},
   };

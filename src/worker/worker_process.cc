@@ -233,6 +233,7 @@ Status WorkerProcess::Parts::StartServer() {
   int port = 0;
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(kMaxClusterMessageBytes);
+  builder.SetResourceQuota(grpc::ResourceQuota("grpc").Resize(limits::kMaxGrpcMemoryBytes));
   // Another process on the same port would silently share our connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,

@@ -1,5 +1,9 @@
 // Which gRPC connections the router gives up, and which it keeps.
 #include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -87,6 +91,42 @@ TEST_F(GrpcConnectionTest, AnIdleClientMayPing) {
     client.Ping();
   }
   EXPECT_TRUE(client.WaitPings(5)) << "the connection stands";
+}
+
+// Each message is of a legal size, and no message is ever whole.
+TEST_F(GrpcConnectionTest, MessagesThatAreNotWholeHoldNoMoreThanTheLimit) {
+  process_->Stop();
+  RouterConfig config = TestConfig();
+  config.grpc_memory_bytes = size_t{2} << 20;
+  StartProcess(config);
+  JoinPair();
+  const std::string part(50'000, 'a');  // within the window of a new stream
+  std::vector<std::unique_ptr<RawGrpcClient>> clients;
+  for (int i = 0; i < 80; ++i) {
+    clients.push_back(std::make_unique<RawGrpcClient>(PortOf(process_->grpc_address())));
+    clients.back()->CallInPart(kStream, size_t{8} << 20, part);
+  }
+  size_t num_ended = 0;
+  for (int i = 0; i < 400 && num_ended == 0; ++i) {
+    for (const auto& client : clients) num_ended += client->HasEnded() ? 1 : 0;
+    if (num_ended == 0) std::this_thread::sleep_for(milliseconds(25));
+  }
+  EXPECT_GT(num_ended, 0u) << "4 MB are held, the limit is 2 MiB";
+  clients.clear();
+  EXPECT_TRUE(WaitReady(true)) << "a worker whose stream was reset registers again";
+}
+
+TEST_F(GrpcConnectionTest, MessagesBelowTheLimitAreWaitedFor) {
+  Restart({});
+  std::vector<std::unique_ptr<RawGrpcClient>> clients;
+  for (int i = 0; i < 80; ++i) {
+    clients.push_back(std::make_unique<RawGrpcClient>(PortOf(process_->grpc_address())));
+    clients.back()->CallInPart(kStream, size_t{8} << 20, std::string(50'000, 'a'));
+  }
+  RawGrpcClient other(PortOf(process_->grpc_address()));
+  other.Call(kStream, Chat(3).SerializeAsString());
+  EXPECT_TRUE(decode_->WaitStarts(1));
+  for (const auto& client : clients) EXPECT_FALSE(client->HasEnded());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #ifndef BATON_TESTS_API_RAW_GRPC_CLIENT_H_
 #define BATON_TESTS_API_RAW_GRPC_CLIENT_H_
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
@@ -29,17 +30,27 @@ class RawGrpcClient {
   // Begins the call, e.g. of "/baton.v1.ChatService/ChatCompletion".
   // `timeout`: grpc-timeout, "" = none.
   void Call(std::string_view path, std::string_view message, std::string_view timeout = "") {
-    std::string block;
-    AddField(":method", "POST", &block);
-    AddField(":scheme", "http", &block);
-    AddField(":path", path, &block);
-    AddField(":authority", "x", &block);
-    AddField("content-type", "application/grpc", &block);
-    AddField("te", "trailers", &block);
-    if (!timeout.empty()) AddField("grpc-timeout", timeout, &block);
-    Send(kHeaders, kEndHeaders, 1, block);
+    Begin(path, timeout);
     Send(kData, kEndStream, 1,
          std::string(1, '\0') + BigEndian(message.size(), 4) + std::string(message));
+  }
+
+  // Begins the call and sends the first bytes of a message of `size` bytes, which is never whole.
+  void CallInPart(std::string_view path, size_t size, std::string_view first) {
+    Begin(path, "");
+    std::string bytes = std::string(1, '\0') + BigEndian(size, 4) + std::string(first);
+    constexpr size_t kMaxFrameBytes = 16384;
+    for (size_t at = 0; at < bytes.size(); at += kMaxFrameBytes) {
+      Send(kData, 0, 1, std::string_view(bytes).substr(at, kMaxFrameBytes));
+    }
+  }
+  // Whether the server has ended the call or the connection, by what has arrived.
+  bool HasEnded() {
+    pollfd readable{.fd = client_.fd(), .events = POLLIN, .revents = 0};
+    while (!call_ended_ && ::poll(&readable, 1, 0) > 0) {
+      if (!ReceiveFrame()) return true;
+    }
+    return call_ended_;
   }
 
   // From here on the server may send so much more of the answer.
@@ -99,6 +110,17 @@ class RawGrpcClient {
       block->push_back(static_cast<char>(text.size()));
       block->append(text);
     }
+  }
+  void Begin(std::string_view path, std::string_view timeout) {
+    std::string block;
+    AddField(":method", "POST", &block);
+    AddField(":scheme", "http", &block);
+    AddField(":path", path, &block);
+    AddField(":authority", "x", &block);
+    AddField("content-type", "application/grpc", &block);
+    AddField("te", "trailers", &block);
+    if (!timeout.empty()) AddField("grpc-timeout", timeout, &block);
+    Send(kHeaders, kEndHeaders, 1, block);
   }
   void Send(uint8_t type, uint8_t flags, uint32_t stream, std::string_view body) {
     std::string frame = BigEndian(body.size(), 3);

@@ -44,7 +44,7 @@ TEST(MemorySumTest, EachNeedIsItsLimitTimesItsSize) {
   EXPECT_EQ(NeedOf(facts, "hand-offs"), 1000u * 30 * 9);
   EXPECT_EQ(NeedOf(facts, "prefix changes"), (4 * 1000 + 2 * 1000 + 4096) * 24u);
   EXPECT_EQ(NeedOf(facts, "tokens for routers"), 64 * kMiB);
-  EXPECT_EQ(NeedOf(facts, "messages of routers"), 32 * kMiB);
+  EXPECT_EQ(NeedOf(facts, "gRPC messages"), 1024 * kMiB);
   EXPECT_EQ(NeedOf(facts, "KV connections"), 20 * kMiB);
   EXPECT_EQ(NeedOf(facts, "queues of KV peers"), (256 * (6 + 16 + 4) + 64 * 16) * kMiB);
 }
@@ -56,7 +56,6 @@ TEST(MemorySumTest, OtherConfigurationsHaveOtherSums) {
   EXPECT_EQ(NeedOf(facts, "shared weights"), 92 * kMiB);
   facts.num_routers = 2;
   EXPECT_EQ(NeedOf(facts, "tokens for routers"), 128 * kMiB);
-  EXPECT_EQ(NeedOf(facts, "messages of routers"), 64 * kMiB);
   EXPECT_EQ(NeedOf(facts, "prefix changes"), (4 * 1000 + 2 * (2 * 1000 + 4096)) * 24u);
   facts.has_prefix_cache = false;
   EXPECT_EQ(NeedOf(facts, "prefix changes"), 0u);
@@ -83,9 +82,9 @@ TEST(MemorySumTest, TheLineHasBothSumsAndTheirParts) {
   EXPECT_EQ(
       MemoryText(MemoryNeeds(DemoFacts())),
       "522.1 MiB at start (weights 92 MiB, KV pool 351.6 MiB, logits 78 MiB, tokenizer 600 "
-      "KiB) and at most 8.8 GiB with every queue full (requests 26.6 MiB, inbox 132 MiB, "
+      "KiB) and at most 9.7 GiB with every queue full (requests 26.6 MiB, inbox 132 MiB, "
       "hand-offs 263.7 KiB, prefix changes 236.6 KiB, grammars 512 MiB, tokens for routers 64 "
-      "MiB, messages of routers 32 MiB, KV connections 20 MiB, queues of KV peers 7.5 GiB)");
+      "MiB, gRPC messages 1 GiB, KV connections 20 MiB, queues of KV peers 7.5 GiB)");
 }
 
 TEST(MemorySumTest, WhatLiesOnADeviceIsNamed) {
