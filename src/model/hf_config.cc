@@ -114,13 +114,19 @@ absl::Status ReadShape(const JsonObject& config, HfConfig& out) {
   return OkStatus();
 }
 
+std::string ImpliedDim(uint32_t dim) {
+  return fmt::format("; hidden_size / num_attention_heads is {}", dim);
+}
+
 // The elements of a head, of which all or the first ones rotate.
 absl::StatusOr<uint32_t> ReadHeadDim(const JsonObject& config, HfConfig& out) {
   if (out.traits->latent_kv) return ReadHfLatentHeads(config, out);
   BATON_ASSIGN_OR_RETURN(const uint32_t hidden, config.Uint("hidden_size"));
   BATON_ASSIGN_OR_RETURN(const uint32_t dim, config.UintOr("head_dim", hidden / out.num_heads));
-  if (dim == 0 || dim > kMaxHeadDim || dim % 2 != 0) {
-    return config.Bad("head_dim", fmt::format("an even number in [2, {}]", kMaxHeadDim));
+  if (dim < kMinHeadDim || dim > kMaxHeadDim || dim % kMinHeadDim != 0) {
+    return config.Bad("head_dim",
+                      fmt::format("a multiple of {} in [{}, {}]{}", kMinHeadDim, kMinHeadDim,
+                                  kMaxHeadDim, config.Has("head_dim") ? "" : ImpliedDim(dim)));
   }
   const std::string arch(out.traits->name);
   out.keys.AddU32(arch + ".attention.key_length", dim);

@@ -73,8 +73,9 @@ class FolderReader {
  private:
   Status WrongSize(size_t num_tokens) const {
     return InvalidArgument(
-        "tokenizer.json has {} tokens, but the model has {}: they do not belong together",
-        num_tokens, vocab_size_);
+        "tokenizer.json has {} tokens, but the model has {}: they do not belong together (rows "
+        "without a token: at most 1/{}, where all rows are a multiple of {})",
+        num_tokens, vocab_size_, kPaddingShare, kPaddingMultiple);
   }
 
   Status SetVocabulary(std::vector<std::pair<std::string, uint32_t>>&& vocabulary) {

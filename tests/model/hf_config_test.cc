@@ -74,6 +74,19 @@ Json With(const Change& test) {
   return json;
 }
 
+TEST(HfConfigTest, AHeadOfAnotherSizeIsRefusedByItsKey) {
+  const std::string range = "wanted a multiple of 8 in [8, 512]";
+  for (const int dim : {0, 4, 12, 520}) {
+    Json json = SmallConfig("llama");
+    json["head_dim"] = dim;
+    ExpectRefused(json.dump(), E::kBadValue, fmt::format("\"head_dim\" is {}, {}", dim, range));
+  }
+  Json json = SmallConfig("llama");
+  json.erase("head_dim");
+  json["hidden_size"] = 4 * json["num_attention_heads"].get<int>();
+  ExpectRefused(json.dump(), E::kBadValue, range + "; hidden_size / num_attention_heads is 4");
+}
+
 TEST(HfConfigTest, KeysThatCannotChangeNumbersAreTakenByAll) {
   const Json harmless = {{"_name_or_path", "x"},
                          {"_model_name_or_path", "x"},

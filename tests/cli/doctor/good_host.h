@@ -50,7 +50,6 @@ inline HostFacts GoodHost() {
   facts.network.max_receive_buffer_bytes = 4 << 20;
   facts.network.links = {{"shm", "", 10e9, 20}, {"tcp", "", 3e9, 30}};
   facts.store = {.models_folder = "/models",
-                 .folder_exists = true,
                  .folder_writable = true,
                  .free_bytes = 100 * kGiB,
                  .models = {"a.gguf"},
