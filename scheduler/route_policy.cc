@@ -279,7 +279,7 @@ DecodeChoice ChoiceOf(const ClusterLoad& load, const RouteQuery& query, uint32_t
   choice.wants_pair = query.disaggregate && !query.needs_no_link && (!is_short || may_be_apart);
   if (choice.wants_pair) choice.pick = PickPrefill(load, query, idx);
   if (is_short) {
-    choice.wants_pair = choice.is_paired() && choice.pick.has_room &&
+    choice.wants_pair = choice.is_paired() && choice.pick.has_room && choice.pick.exact &&
                         IsBetterApart(decode, load.prefill[choice.pick.idx], query);
     if (!choice.wants_pair) choice.pick = PrefillPick();
   }

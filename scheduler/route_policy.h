@@ -144,8 +144,8 @@ struct RouteQuery {
   uint32_t num_tokens = 1;  // prompt and replayed output
   uint32_t num_choices = 1;
   uint32_t max_total_tokens = 1;  // of one choice, prompt included
-  // The decode worker computes prompts with at most so many uncached tokens. With compares_paths a
-  // pair that lends its cores to each other does, while either of them has other work.
+  // The decode worker computes prompts with at most so many uncached tokens. With compares_paths an
+  // exact prefill worker that shares cores with it computes them while either has work.
   uint32_t local_max_tokens = 0;
   // It also computes longer ones, where a pair is predicted to cost clients more (path_choice.h).
   bool compares_paths = false;

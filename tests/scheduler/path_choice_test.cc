@@ -377,6 +377,20 @@ TEST(PathChoiceTest, OnCoresThatBothLendAShortPromptIsThePairsWhileEitherHasWork
   });
 }
 
+TEST(PathChoiceTest, AShortPromptStaysExactBesideAStream) {
+  ExpectCases({{"a prefill worker of other numerics",
+                [](Snapshot& s) {
+                  ShareCores(s);
+                  s.query.num_tokens = 32;
+                  s.query.local_max_tokens = 64;
+                  s.decode.num_streams = 1;
+                  s.prefill.fingerprint.allow_inexact = true;
+                  s.decode.fingerprint.allow_inexact = true;
+                  s.decode.fingerprint.numerics_id = 1;
+                },
+                RouteReason::kShortPrompt}});
+}
+
 TEST(PathChoiceTest, WhatALentCoreCosts) {
   PathTimes times = {.pair = {.wait_s = 0.1, .compute_s = 0.2, .cross_s = 0.5, .num_waiting = 3},
                      .local = {.wait_s = 0.1, .compute_s = 0.3}};
