@@ -154,17 +154,18 @@ TEST(HandoffRequestTest, PlannedMovesAndRefusalsDoNotCount) {
 }
 
 TEST(HandoffRequestTest, OnlyTheBlocksOfALivingPrefillWorkerAreRetargeted) {
-  for (int i = 0; i <= static_cast<int>(PlacementFault::kMoved); ++i) {
+  for (int i = 0; i <= static_cast<int>(PlacementFault::kDecodeGone); ++i) {
     const auto fault = static_cast<PlacementFault>(i);
     const bool loses =
         fault == PlacementFault::kPrefillDied || fault == PlacementFault::kPrefillStalled ||
-        fault == PlacementFault::kPrefillFailed || fault == PlacementFault::kPrefillBroken;
+        fault == PlacementFault::kPrefillFailed || fault == PlacementFault::kPrefillBroken ||
+        fault == PlacementFault::kPrefillLeft || fault == PlacementFault::kPrefillGone;
     EXPECT_EQ(Placed().OnFault(1, fault, 0).retarget, !loses) << i;
     HandoffRequest decoding = Placed();
     decoding.OnProgress(1, PlacementProgress::kAllKvAtDecode);
     const RecoverDecision decision = decoding.OnFault(1, fault, 0);
     EXPECT_EQ(decision.kind, loses ? Decided::kIgnored : Decided::kRecover) << i;
-    EXPECT_FALSE(decision.retarget) << "P has released them";
+    EXPECT_FALSE(decision.retarget) << "the prefill worker has released them";
   }
   EXPECT_TRUE(Placed().OnRefused(1, /*by_decode=*/true).retarget);
   EXPECT_FALSE(Placed().OnRefused(1, /*by_decode=*/false).retarget);
@@ -264,10 +265,13 @@ struct Pair {
     RecoverDecision wanted;
     const bool of_prefill =
         fault == PlacementFault::kPrefillDied || fault == PlacementFault::kPrefillStalled ||
-        fault == PlacementFault::kPrefillFailed || fault == PlacementFault::kPrefillBroken;
+        fault == PlacementFault::kPrefillFailed || fault == PlacementFault::kPrefillBroken ||
+        fault == PlacementFault::kPrefillLeft || fault == PlacementFault::kPrefillGone;
     const bool has_prefill = !naive.local && !naive.all_kv();
     if (naive.phase == Naive::Phase::kRunning && (has_prefill || !of_prefill)) {
-      const bool planned = fault == PlacementFault::kMoved;
+      const bool planned =
+          fault == PlacementFault::kMoved || fault == PlacementFault::kPrefillLeft ||
+          fault == PlacementFault::kPrefillGone || fault == PlacementFault::kDecodeGone;
       const bool death =
           fault == PlacementFault::kPrefillDied || fault == PlacementFault::kDecodeDied;
       const bool of_link =
@@ -320,7 +324,7 @@ std::vector<std::function<void(Pair*)>> Events() {
   for (int i = 0; i <= static_cast<int>(PlacementProgress::kAllKvAtDecode); ++i) {
     events.push_back([i](Pair* p) { p->Progress(static_cast<PlacementProgress>(i)); });
   }
-  for (int i = 0; i <= static_cast<int>(PlacementFault::kMoved); ++i) {
+  for (int i = 0; i <= static_cast<int>(PlacementFault::kDecodeGone); ++i) {
     const auto fault = static_cast<PlacementFault>(i);
     events.push_back([fault](Pair* p) { p->Fault(fault, p->naive.known); });
     events.push_back(
