@@ -444,6 +444,11 @@ StatusOr<std::string> ReadLimited(const fs::path& folder, const char* name, size
 StatusOr<std::vector<NamedChatTemplate>> ReadAdditionalTemplates(const fs::path& folder) {
   const fs::path inner = "additional_chat_templates";
   std::vector<NamedChatTemplate> out;
+  std::error_code error;
+  if (!fs::is_directory(folder / inner, error)) return out;
+  fs::directory_iterator(folder / inner, error);
+  if (error) return Unavailable("{}: {}", inner.string(), error.message());
+  size_t num_bytes = 0;
   for (const fs::directory_entry& entry : FolderEntries(folder / inner)) {
     const fs::path file = inner / entry.path().filename();
     if (file.extension() != ".jinja") continue;
@@ -453,6 +458,11 @@ StatusOr<std::vector<NamedChatTemplate>> ReadAdditionalTemplates(const fs::path&
     }
     BATON_ASSIGN_OR_RETURN(std::string text,
                            ReadLimited(folder, file.c_str(), kMaxConfigJsonBytes));
+    num_bytes += text.size();
+    if (num_bytes > kMaxConfigJsonBytes) {
+      return InvalidArgument("{} has more than {} bytes of templates", inner.string(),
+                             kMaxConfigJsonBytes);
+    }
     out.push_back({file.stem().string(), std::move(text)});
   }
   return out;

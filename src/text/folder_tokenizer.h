@@ -19,7 +19,7 @@ namespace baton::text {
 // Twice the largest in use (gemma 3: 33 MB), and far above any other file of a tokenizer.
 inline constexpr size_t kMaxTokenizerJsonBytes = size_t{64} << 20;
 inline constexpr size_t kMaxConfigJsonBytes = size_t{16} << 20;
-// Files of additional_chat_templates.
+// Files of additional_chat_templates; together they have at most kMaxConfigJsonBytes.
 inline constexpr size_t kMaxAdditionalTemplates = 64;
 
 // The texts of a folder's files; empty = not there.

@@ -662,6 +662,12 @@ TEST(FolderTokenizerTest, FilesAreReadFromAFolder) {
   EXPECT_EQ(LoadFolderTokenizer(folder, vocab_size).status(),
             InvalidArgument("additional_chat_templates has more than 64 templates"));
   std::filesystem::remove_all(folder + "/additional_chat_templates");
+  std::filesystem::create_directories(folder + "/additional_chat_templates");
+  write("additional_chat_templates/a.jinja", std::string(kMaxConfigJsonBytes - 1, ' '));
+  write("additional_chat_templates/b.jinja", "BB");
+  EXPECT_EQ(LoadFolderTokenizer(folder, vocab_size).status(),
+            InvalidArgument("additional_chat_templates has more than 16777216 bytes of templates"));
+  std::filesystem::remove_all(folder + "/additional_chat_templates");
   EXPECT_EQ(spec->ignore_merges, std::nullopt);  // llama 3's own rule
   EXPECT_EQ(spec->add_bos, true);
   std::filesystem::resize_file(folder + "/tokenizer_config.json", kMaxConfigJsonBytes + 1);
