@@ -16,7 +16,7 @@ bool IsBracketed(std::string_view host) {
 bool IsPrinted(unsigned char c) { return c > ' ' && c < 0x7F; }
 
 // No host has these: they are parts of URLs and of lists.
-constexpr std::string_view kNotOfHosts = "/\\?#@,";
+constexpr std::string_view kForbiddenInHost = "/\\?#@,";
 
 bool IsDecimal(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
@@ -54,8 +54,8 @@ std::string RightForm(std::string_view text) {
   if (colon == text.size() || text.ends_with(']')) {
     return fmt::format("the port is missing: {}:PORT", text);
   }
-  if (host.find_first_of(kNotOfHosts) != std::string_view::npos) {
-    return fmt::format("'{}' is no name of a host", host);
+  if (host.find_first_of(kForbiddenInHost) != std::string_view::npos) {
+    return fmt::format("the host '{}' has one of {}", host, kForbiddenInHost);
   }
   // One colon: the host may be good, and the port is not.
   if (IsBracketed(host) || host.find(':') == std::string_view::npos) {
@@ -76,7 +76,7 @@ StatusOr<HostPort> ParseHostPort(std::string_view text) {
     if (bracketed) host = host.substr(1, host.size() - 2);
     const bool plain = std::all_of(host.begin(), host.end(), IsPrinted) &&
                        host.find_first_of(bracketed ? "[]" : "[]:") == std::string_view::npos &&
-                       host.find_first_of(kNotOfHosts) == std::string_view::npos;
+                       host.find_first_of(kForbiddenInHost) == std::string_view::npos;
     const bool is_all = host == "*";  // getaddrinfo would take it for 0.0.0.0
     const char* begin = text.data() + colon + 1;
     const char* end = text.data() + text.size();

@@ -271,7 +271,7 @@ std::unique_ptr<WorkerSession> GrpcWorkerConnector::Connect(SessionRef session,
                                                             const WorkerDescription& worker) {
   v1::RouterMessage message;
   EncodeSessionHello(router_incarnation_, worker, wire_, message.mutable_hello());
-  // A HOST:PORT alone may read like another kind of target: that of a host named "xds" does.
+  // Without dns:/// gRPC reads xds:80 as a target of the scheme xds.
   auto stream =
       std::make_shared<SessionStream>(inbox_, streams_, locals_, session,
                                       MakeChannel("dns:///" + worker.grpc_address, credentials_));

@@ -60,8 +60,9 @@ LinkKind DecodeKind(v1::TransportKind kind) {
 // Where the router dials the worker: HOST:PORT. gRPC has other kinds of targets, which would make a
 // router ask a control plane or a socket that a worker names.
 Status CheckGrpcAddress(const std::string& text) {
-  BATON_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(text));
-  if (address.port != 0) return OkStatus();
+  const StatusOr<HostPort> address = ParseHostPort(text);
+  if (!address.ok()) return WithPrefix(address.status(), "grpc_address");
+  if (address->port != 0) return OkStatus();
   return InvalidArgument("grpc_address '{}' has no port", text);
 }
 

@@ -79,7 +79,7 @@ TEST(HostPortTest, SaysHowTheAddressIsWritten) {
       {"*:8080", "for all addresses write 0.0.0.0:8080, or [::]:8080"},
       {"[*]:x", "for all addresses write 0.0.0.0:PORT, or [::]:PORT"},
       {"http://127.0.0.1:80/v1", "write 127.0.0.1:80 without a scheme or path"},
-      {"h/v1:80", "'h/v1' is no name of a host"},
+      {"h/v1:80", "the host 'h/v1' has one of /\\?#@,"},
       {"h:65536", "a port from 0 to 65535"}};
   for (const auto& [text, form] : cases) {
     EXPECT_NE(ParseHostPort(text).status().message().find(form), std::string::npos)

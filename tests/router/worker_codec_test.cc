@@ -126,7 +126,9 @@ TEST(WorkerCodecTest, AWorkerIsDialledAtAHostAndAPortOnly) {
         "unix-abstract:x", "xds:///workers", "ipv4:10.1.2.3:1,10.1.2.4:1", "dns://10.1.2.3/host:1",
         "dns:///host:1", "/host:1", "host?a:1", "a,b:1"}) {
     hello.set_grpc_address(bad);
-    EXPECT_EQ(DecodeHello(hello).status().code(), StatusCode::kInvalidArgument) << bad;
+    const Status status = DecodeHello(hello).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << bad;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("grpc_address")) << bad;
   }
 }
 
