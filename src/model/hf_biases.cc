@@ -18,6 +18,7 @@ struct BiasGroup {
   std::string_view name;                   // of one of them in a folder
 };
 constexpr const char* kAttention = "attention_bias";
+constexpr const char* kMlpKey = "mlp_bias";
 constexpr std::string_view kQkv[] = {".attn_q.bias", ".attn_k.bias", ".attn_v.bias"};
 constexpr std::string_view kOutput[] = {".attn_output.bias"};
 constexpr std::string_view kChoice[] = {".exp_probs_b.bias"};
@@ -25,7 +26,7 @@ constexpr std::string_view kMlp[] = {".ffn_gate.bias", ".ffn_up.bias", ".ffn_dow
 constexpr BiasGroup kGroups[] = {
     {&HfConfig::has_qkv_biases, kAttention, kQkv, "q_proj.bias"},
     {&HfConfig::has_output_biases, kAttention, kOutput, "o_proj.bias"},
-    {&HfConfig::has_mlp_biases, "mlp_bias", kMlp, "down_proj.bias"},
+    {&HfConfig::has_mlp_biases, kMlpKey, kMlp, "down_proj.bias"},
     // PlanTensors misses it where it is not there.
     {&HfConfig::has_choice_biases, "use_expert_bias", kChoice, ""},
 };
@@ -38,7 +39,7 @@ bool IsOf(const BiasGroup& group, std::string_view gguf_name) {
 // Whether the group's key can say that a model of these traits has it.
 bool KeyIsRead(const BiasGroup& group, const ArchitectureTraits& traits) {
   if (group.key == kAttention) return traits.output_bias || traits.attention_biases;
-  return group.ends.data() != kMlp || traits.ffn_biases;
+  return group.key != kMlpKey || traits.ffn_biases;
 }
 
 }  // namespace
@@ -46,9 +47,9 @@ bool KeyIsRead(const BiasGroup& group, const ArchitectureTraits& traits) {
 absl::Status ReadHfBiases(const JsonObject& config, std::string_view model_type, HfConfig& out) {
   const ArchitectureTraits& traits = *out.traits;
   const bool is_own_type = model_type == traits.hf_type;
-  BATON_ASSIGN_OR_RETURN(out.has_mlp_biases, config.BoolOr("mlp_bias", false));
+  BATON_ASSIGN_OR_RETURN(out.has_mlp_biases, config.BoolOr(kMlpKey, false));
   if (out.has_mlp_biases && !(traits.ffn_biases && is_own_type)) {
-    return config.Unsupported("mlp_bias", "false");
+    return config.Unsupported(kMlpKey, "false");
   }
   // The class of gpt_oss has them unless the key says otherwise. The class of qwen2 reads no key.
   BATON_ASSIGN_OR_RETURN(const bool has_biases, config.BoolOr(kAttention, traits.output_bias));
@@ -82,7 +83,7 @@ absl::Status CheckHfBiasesAreThere(const HfConfig& config, std::span<const GgufT
   for (const BiasGroup& group : kGroups) {
     const auto is_one = [&](const GgufTensor& tensor) { return IsOf(group, tensor.name); };
     // PlanTensors asks for those that every model of the architecture has.
-    const bool may_lack = group.ends.data() == kMlp || config.traits->attention_biases;
+    const bool may_lack = group.key == kMlpKey || config.traits->attention_biases;
     if (!(config.*group.is_wanted) || group.name.empty() || !may_lack) continue;
     if (std::ranges::any_of(tensors, is_one)) continue;
     return FolderError(

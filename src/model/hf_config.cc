@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "fmt/format.h"
+
 #include "kernels/ops.h"
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
@@ -250,7 +252,8 @@ absl::StatusOr<bool> HasLocalLayer(const JsonObject& config, std::string_view mo
   const bool reads_first = model_type == "qwen2" || model_type == "qwen3";
   if (!reads_first && model_type != "smollm3") return true;
   if (!local.empty()) return is_listed_local;
-  if (!reads_first) return true;  // smollm3: the layers that do not rotate
+  // The layers of smollm3 that do not rotate. One in which all rotate is refused too.
+  if (!reads_first) return true;
   constexpr uint32_t kDefaultFirst = 28;
   BATON_ASSIGN_OR_RETURN(const uint32_t first, config.UintOr("max_window_layers", kDefaultFirst));
   BATON_ASSIGN_OR_RETURN(const uint32_t layers, config.Uint("num_hidden_layers"));
@@ -294,9 +297,9 @@ absl::Status ReadUniformWindow(const JsonObject& config, std::string_view model_
 }
 
 // Which layers are local: by "layer_types", else all but the last of each pattern. The class of
-// gemma3 reads that from sliding_window_pattern alone, and saves it under the other name beside
-// layer_types; the class of gpt_oss reads neither. A name that it passes over may only repeat what
-// it computes.
+// gemma3 reads that from sliding_window_pattern alone, and saves it as _sliding_window_pattern
+// beside layer_types; the class of gpt_oss reads neither. A name that it passes over may only
+// repeat what it computes.
 absl::Status ReadPattern(const JsonObject& config, HfConfig& out) {
   constexpr const char* kKey = "sliding_window_pattern";
   const std::string gguf_key = fmt::format("{}.attention.sliding_window_pattern", out.traits->name);
