@@ -28,6 +28,17 @@ class GrpcConnectionTest : public RouterProcessTest {
     decode_->mood = ToyWorker::Mood::kSilent;
     prefill_->mood = ToyWorker::Mood::kSilent;
   }
+
+  // Eighty calls with 4 MB of messages of a legal size, none of which is whole. What they send
+  // fits the window of a new stream.
+  std::vector<std::unique_ptr<RawGrpcClient>> SendParts() {
+    std::vector<std::unique_ptr<RawGrpcClient>> clients;
+    for (int i = 0; i < 80; ++i) {
+      clients.push_back(std::make_unique<RawGrpcClient>(PortOf(process_->grpc_address())));
+      clients.back()->CallInPart(kStream, size_t{8} << 20, std::string(50'000, 'a'));
+    }
+    return clients;
+  }
 };
 
 TEST_F(GrpcConnectionTest, AHostThatVanishedIsGivenUp) {
@@ -93,19 +104,13 @@ TEST_F(GrpcConnectionTest, AnIdleClientMayPing) {
   EXPECT_TRUE(client.WaitPings(5)) << "the connection stands";
 }
 
-// Each message is of a legal size, and no message is ever whole.
 TEST_F(GrpcConnectionTest, MessagesThatAreNotWholeHoldNoMoreThanTheLimit) {
   process_->Stop();
   RouterConfig config = TestConfig();
   config.grpc_memory_bytes = size_t{2} << 20;
   StartProcess(config);
   JoinPair();
-  const std::string part(50'000, 'a');  // within the window of a new stream
-  std::vector<std::unique_ptr<RawGrpcClient>> clients;
-  for (int i = 0; i < 80; ++i) {
-    clients.push_back(std::make_unique<RawGrpcClient>(PortOf(process_->grpc_address())));
-    clients.back()->CallInPart(kStream, size_t{8} << 20, part);
-  }
+  auto clients = SendParts();
   size_t num_ended = 0;
   for (int i = 0; i < 400 && num_ended == 0; ++i) {
     for (const auto& client : clients) num_ended += client->HasEnded() ? 1 : 0;
@@ -113,16 +118,12 @@ TEST_F(GrpcConnectionTest, MessagesThatAreNotWholeHoldNoMoreThanTheLimit) {
   }
   EXPECT_GT(num_ended, 0u) << "4 MB are held, the limit is 2 MiB";
   clients.clear();
-  EXPECT_TRUE(WaitReady(true)) << "a worker whose stream was reset registers again";
+  EXPECT_TRUE(WaitReady(true)) << "the pair is there, or registers again";
 }
 
 TEST_F(GrpcConnectionTest, MessagesBelowTheLimitAreWaitedFor) {
   Restart({});
-  std::vector<std::unique_ptr<RawGrpcClient>> clients;
-  for (int i = 0; i < 80; ++i) {
-    clients.push_back(std::make_unique<RawGrpcClient>(PortOf(process_->grpc_address())));
-    clients.back()->CallInPart(kStream, size_t{8} << 20, std::string(50'000, 'a'));
-  }
+  const auto clients = SendParts();
   RawGrpcClient other(PortOf(process_->grpc_address()));
   other.Call(kStream, Chat(3).SerializeAsString());
   EXPECT_TRUE(decode_->WaitStarts(1));
