@@ -43,7 +43,7 @@ struct RouterConfig {
   // upgrades.
   WireRange wire = kWireVersions;
   ServerKeepalive keepalive;  // of the gRPC port; others than the defaults are for tests
-  // Of unfinished messages on the gRPC port; other limits are for tests.
+  // Bytes of unfinished messages on the gRPC port; others are for tests.
   size_t grpc_memory_bytes = limits::kMaxGrpcMemoryBytes;
   // Thoughts get a field of their own (`reasoning_content`) where a request does not say.
   bool splits_reasoning = true;
