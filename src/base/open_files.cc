@@ -25,4 +25,11 @@ void RaiseOpenFilesLimit() {
   (void)::setrlimit(RLIMIT_NOFILE, &limits);
 }
 
+Status CheckOpenFilesLimit() {
+  const uint64_t limit = OpenFilesLimit();
+  if (limit >= kMinOpenFiles) return OkStatus();
+  return FailedPrecondition("this process may have {} files open and needs {} or more (ulimit -n)",
+                            limit, kMinOpenFiles);
+}
+
 }  // namespace baton

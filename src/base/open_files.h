@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "src/base/status.h"
+
 namespace baton {
 
 inline constexpr uint64_t kNoOpenFilesLimit = UINT64_MAX;
@@ -17,6 +19,10 @@ uint64_t MaxOpenFiles();
 // Asks for all of it, for this process and its children. For the start of a process that serves.
 // Where the system refuses, the soft limit stays.
 void RaiseOpenFilesLimit();
+// FailedPrecondition where fewer than kMinOpenFiles are allowed: gRPC ends a process that has no
+// descriptor for its own threads.
+inline constexpr uint64_t kMinOpenFiles = 32;
+Status CheckOpenFilesLimit();
 
 }  // namespace baton
 

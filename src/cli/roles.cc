@@ -308,6 +308,7 @@ int RunWorker(WorkerRole role, const std::vector<std::string>& args) {
     return Fail(name, s);
   }
   RaiseOpenFilesLimit();
+  if (const Status s = CheckOpenFilesLimit(); !s.ok()) return Fail(name, s);
   RoleSignals signals;
   const StatusOr<std::unique_ptr<WorkerGroup>> group = WorkerGroup::Start(*std::move(configs));
   if (!group.ok()) return Fail(name, group.status());

@@ -158,6 +158,7 @@ int RunRouter(const std::vector<std::string>& args) {
   f.config.core.cluster_secret = *secret;
   f.config.expected_tokenizers = InheritedTokenizers();
   RaiseOpenFilesLimit();
+  if (const Status s = CheckOpenFilesLimit(); !s.ok()) return Fail("router", s);
   RoleSignals signals;
   StatusOr<std::unique_ptr<RouterProcess>> router = RouterProcess::Start(f.config);
   if (!router.ok()) return Fail("router", router.status());

@@ -133,6 +133,7 @@ class BeastServer final : public HttpServer {
   std::atomic<size_t> num_served_{0};
   std::atomic<size_t> num_refusing_{0};
   std::atomic<uint64_t> num_closed_{0};  // for newcomers
+  uint64_t num_not_accepted_ = 0;        // by the first loop, which accepts
   std::once_flag stopped_;
 };
 
@@ -184,7 +185,10 @@ void BeastServer::Accept() {
 void BeastServer::OnAccepted(const ErrorCode& error, tcp::socket socket, EventLoop* loop) {
   if (!acceptor_->is_open()) return;
   if (error) {
-    BATON_LOG_WARN("cannot accept a connection on {}: {}", address(), error.message());
+    if (std::has_single_bit(++num_not_accepted_)) {
+      BATON_LOG_WARN("cannot accept a connection on {}: {} ({} times so far)", address(),
+                     error.message(), num_not_accepted_);
+    }
     accept_timer_->expires_after(kAcceptPause);
     accept_timer_->async_wait([this](const ErrorCode& cancelled) {
       if (!cancelled && acceptor_->is_open()) Accept();

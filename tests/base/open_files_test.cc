@@ -19,5 +19,19 @@ TEST(OpenFilesTest, TheSoftLimitIsRaisedToTheHardOne) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
+TEST(OpenFilesTest, TooFewAreRefusedInOneLine) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit enough{.rlim_cur = kMinOpenFiles, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &enough), 0);
+  EXPECT_EQ(CheckOpenFilesLimit(), OkStatus());
+  const rlimit low{.rlim_cur = kMinOpenFiles - 1, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  EXPECT_EQ(
+      CheckOpenFilesLimit(),
+      FailedPrecondition("this process may have 31 files open and needs 32 or more (ulimit -n)"));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 }  // namespace
 }  // namespace baton
