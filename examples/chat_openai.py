@@ -15,14 +15,17 @@ args = parser.parse_args()
 base_url = args.url.rstrip("/").removesuffix("/v1") + "/v1"
 client = openai.OpenAI(base_url=base_url, api_key="none")
 question = " ".join(args.question) or "Why is the sky blue?"
-stream = client.chat.completions.create(
-    model="default",
-    messages=[{"role": "user", "content": question}],
-    temperature=0,
-    max_completion_tokens=200,
-    stream=True,
-    stream_options={"include_usage": True},
-)
+try:
+    stream = client.chat.completions.create(
+        model="default",
+        messages=[{"role": "user", "content": question}],
+        temperature=0,
+        max_completion_tokens=200,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+except openai.APIConnectionError:
+    raise SystemExit(f"no server answers at {base_url}: start one with `baton serve`") from None
 for chunk in stream:
     if chunk.choices:
         print(chunk.choices[0].delta.content or "", end="", flush=True)

@@ -35,7 +35,7 @@ void HttpApi::PostOllama(Exchange& exchange, const JsonValue& body, OllamaForm f
   if (!CheckOllamaKeepAlive(body, &error)) return Refuse(exchange, error);
   if (IsOllamaLoad(body, form)) {
     const JsonValue* name = GivenMember(body, "model");
-    if (GivenMember(body, "keep_alive") != nullptr) exchange.ignored = {"keep_alive"};
+    if (!ReadOllamaLoad(body, form, &exchange.ignored, &error)) return Refuse(exchange, error);
     return Send(
         exchange,
         OllamaLoadJson(form, name == nullptr ? model->name() : *name->AsString(),

@@ -168,6 +168,17 @@ class Reader {
     return is_read;
   }
 
+  // A request without a prompt. Adds the fields that change nothing to `ignored`.
+  bool ReadLoad(std::vector<std::string>* ignored) {
+    if (!CheckTypes()) return false;
+    for (const auto& [name, value] : *root_.AsObject()) {
+      if (value.is_null() || IsEmpty(value)) continue;
+      if (!CheckNotForeign(name, value)) return false;
+      if (name == "keep_alive" || !IsOwn(name)) ignored->push_back(HeaderSafe(name));
+    }
+    return true;
+  }
+
  private:
   bool Fail(ErrorCode code, std::string_view field, std::string_view expected) const {
     return api::Fail(error_, code, field, expected);
@@ -192,23 +203,29 @@ class Reader {
     for (const auto& [name, value] : *root_.AsObject()) {
       if (value.is_null()) continue;
       if (Has(kPassed, name)) AddPassed(name, value);
-      if (IsOwn(name)) continue;
-      if (IsOption(name)) {
-        return Fail(ErrorCode::kUnsupported, name,
-                    fmt::format("absent; send {}", OllamaField(form_, name)));
-      }
-      if (HasField(kOfChat, name) || HasField(kOfGenerate, name)) {
-        return Fail(ErrorCode::kUnsupported, name,
-                    form_ == OllamaForm::kChat ? "absent; /api/generate takes it"
-                                               : "absent; /api/chat takes it");
-      }
-      if (FindParam(Endpoint::kChat, name) != nullptr ||
-          (IsUnsupportedParam(Endpoint::kChat, name) && !IsEmpty(value))) {
-        return Fail(ErrorCode::kUnsupported, name, "absent: Ollama's API has no such field");
-      }
-      body_.emplace_back(name, value);  // which nothing reads, so it is named as ignored
+      if (!CheckNotForeign(name, value)) return false;
+      // Nothing reads the others, so they are named as ignored.
+      if (!IsOwn(name)) body_.emplace_back(name, value);
     }
     return true;
+  }
+
+  // Refuses fields that another form or another API has.
+  bool CheckNotForeign(const std::string& name, const JsonValue& value) const {
+    if (IsOwn(name)) return true;
+    if (IsOption(name)) {
+      return Fail(ErrorCode::kUnsupported, name,
+                  fmt::format("absent; send {}", OllamaField(form_, name)));
+    }
+    if (HasField(kOfChat, name) || HasField(kOfGenerate, name)) {
+      return Fail(ErrorCode::kUnsupported, name,
+                  form_ == OllamaForm::kChat ? "absent; /api/generate takes it"
+                                             : "absent; /api/chat takes it");
+    }
+    const bool is_foreign = FindParam(Endpoint::kChat, name) != nullptr ||
+                            (IsUnsupportedParam(Endpoint::kChat, name) && !IsEmpty(value));
+    return !is_foreign ||
+           Fail(ErrorCode::kUnsupported, name, "absent: Ollama's API has no such field");
   }
 
   // A completion has logprobs as a number.
@@ -460,12 +477,11 @@ class Reader {
   bool ReadLength(const JsonValue* value) {
     int64_t number = 0;
     const bool is_int = value != nullptr && value->GetInteger(&number);
-    if (is_int && number < -2) {
-      return Fail(ErrorCode::kInvalidValue, "options.num_predict",
-                  fmt::format("an integer from -2 to {}", kMaxTokens));
+    if (value != nullptr && (!is_int || number < -2 || number > kMaxTokens)) {
+      return Fail(value->IsNumber() ? ErrorCode::kInvalidValue : ErrorCode::kInvalidType,
+                  "options.num_predict", fmt::format("an integer from -2 to {}", kMaxTokens));
     }
-    const bool is_given = value != nullptr && (!is_int || number > 0);
-    if (is_given) {
+    if (value != nullptr && number > 0) {
       body_.emplace_back("max_tokens", *value);
     } else if (form_ == OllamaForm::kRaw) {
       body_.emplace_back("max_tokens", JsonValue(kMaxTokens));
@@ -528,6 +544,11 @@ bool IsOllamaLoad(const JsonValue& root, OllamaForm form) {
   return value == nullptr ||
          (form == OllamaForm::kChat ? value->AsArray() != nullptr && value->AsArray()->empty()
                                     : IsJsonText(value, ""));
+}
+
+bool ReadOllamaLoad(const JsonValue& root, OllamaForm form, std::vector<std::string>* ignored,
+                    RequestError* error) {
+  return Reader(root, form, nullptr, error).ReadLoad(ignored);
 }
 
 bool CheckOllamaThink(const JsonValue& root, const ModelInfo& model, RequestError* error) {

@@ -46,9 +46,13 @@ bool ReadOllama(const JsonValue& root, OllamaForm form, OllamaRequest* request,
 // nothing.
 bool CheckOllamaKeepAlive(const JsonValue& root, router::RequestError* error);
 
-// True for a request that only loads a model: it has no messages, or no prompt. Of its other fields
-// only keep_alive is read.
+// True for a request that only loads a model: it has no messages, or no prompt.
 bool IsOllamaLoad(const JsonValue& root, OllamaForm form);
+
+// Checks the other fields of such a request. Those that change nothing are added to `ignored`.
+// False: `error` names a field that another form or another API has.
+bool ReadOllamaLoad(const JsonValue& root, OllamaForm form, std::vector<std::string>* ignored,
+                    router::RequestError* error);
 
 // True where such a request asks to unload the model: keep_alive is 0.
 bool IsOllamaUnload(const JsonValue& root);
