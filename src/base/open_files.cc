@@ -28,8 +28,9 @@ void RaiseOpenFilesLimit() {
 Status CheckOpenFilesLimit() {
   const uint64_t limit = OpenFilesLimit();
   if (limit >= kMinOpenFiles) return OkStatus();
-  return FailedPrecondition("this process may have {} files open and needs {} or more (ulimit -n)",
-                            limit, kMinOpenFiles);
+  return FailedPrecondition(
+      "this process may have {} open files (ulimit -n) and needs {} or more; raise the limit",
+      limit, kMinOpenFiles);
 }
 
 }  // namespace baton

@@ -29,7 +29,8 @@ TEST(OpenFilesTest, TooFewAreRefusedInOneLine) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
   EXPECT_EQ(
       CheckOpenFilesLimit(),
-      FailedPrecondition("this process may have 31 files open and needs 32 or more (ulimit -n)"));
+      FailedPrecondition("this process may have 31 open files (ulimit -n) and needs 32 or more; "
+                         "raise the limit"));
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
