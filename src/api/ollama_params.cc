@@ -168,14 +168,15 @@ class Reader {
     return is_read;
   }
 
-  // A request without a prompt. Adds the fields that change nothing to `ignored`.
+  // The request only loads a model. Adds the fields that change nothing to `ignored`.
   bool ReadLoad(std::vector<std::string>* ignored) {
     if (!CheckTypes()) return false;
     for (const auto& [name, value] : *root_.AsObject()) {
       if (value.is_null() || IsEmpty(value)) continue;
       if (!CheckNotForeign(name, value)) return false;
-      if (name == "keep_alive" || !IsOwn(name)) ignored->push_back(HeaderSafe(name));
+      if (name == "keep_alive" || !IsOwn(name)) ignored_.push_back(HeaderSafe(name));
     }
+    AddUnread(ignored_, ignored);
     return true;
   }
 

@@ -49,8 +49,8 @@ bool CheckOllamaKeepAlive(const JsonValue& root, router::RequestError* error);
 // True for a request that only loads a model: it has no messages, or no prompt.
 bool IsOllamaLoad(const JsonValue& root, OllamaForm form);
 
-// Checks the other fields of such a request. Those that change nothing are added to `ignored`.
-// False: `error` names a field that another form or another API has.
+// Checks the other fields of such a request. Adds those that change nothing to `ignored`, up to
+// kMaxIgnoredNames. False: `error` names a field that another form or another API has.
 bool ReadOllamaLoad(const JsonValue& root, OllamaForm form, std::vector<std::string>* ignored,
                     router::RequestError* error);
 

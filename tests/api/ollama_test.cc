@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "fmt/format.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "src/api/ollama_json.h"
@@ -13,6 +15,8 @@ namespace baton::api {
 
 using namespace router;  // NOLINT(google-build-using-namespace)
 using scheduler::FinishReason;
+using ::testing::EndsWith;
+using ::testing::StartsWith;
 
 namespace {
 
@@ -108,6 +112,11 @@ TEST_F(OllamaTest, NoMessagesLoadAModel) {
             "unload");
   const auto generate = Post(kOllamaGenerate, R"({"model":"toy"})");
   EXPECT_EQ(Text(*generate, {"done_reason"}), "load");
+  std::string many = R"({"model":"toy")";
+  for (int i = 10; i < 50; ++i) many += fmt::format(R"(,"f{}":1)", i);
+  const std::string names = Post(kOllamaChat, many + "}")->Header("X-Baton-Ignored-Fields");
+  EXPECT_THAT(names, StartsWith("f10, f11, "));
+  EXPECT_THAT(names, EndsWith("f24, ...")) << "at most 16";
   EXPECT_EQ(submitter_.num_submitted(), 0u);
 }
 
