@@ -1,7 +1,6 @@
 #include "src/base/folder_entries.h"
 
 #include <algorithm>
-#include <system_error>
 
 namespace baton {
 namespace {
@@ -22,11 +21,12 @@ void WalkLevel(const fs::path& folder, int depth,
 
 }  // namespace
 
-std::vector<fs::directory_entry> FolderEntries(const fs::path& folder) {
+std::vector<fs::directory_entry> FolderEntries(const fs::path& folder, std::error_code* error) {
   std::vector<fs::directory_entry> entries;
-  std::error_code error;
-  fs::directory_iterator at(folder, error);
-  for (; !error && at != fs::directory_iterator(); at.increment(error)) entries.push_back(*at);
+  std::error_code unread;
+  fs::directory_iterator at(folder, unread);
+  for (; !unread && at != fs::directory_iterator(); at.increment(unread)) entries.push_back(*at);
+  if (error != nullptr) *error = unread;
   std::ranges::sort(entries, {}, [](const fs::directory_entry& entry) { return entry.path(); });
   return entries;
 }

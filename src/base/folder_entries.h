@@ -6,13 +6,15 @@
 
 #include <filesystem>
 #include <functional>
+#include <system_error>
 #include <vector>
 
 namespace baton {
 
 // The entries of `folder`, sorted by path. A folder that cannot be read has none; where reading
-// breaks off, those that were read.
-std::vector<std::filesystem::directory_entry> FolderEntries(const std::filesystem::path& folder);
+// breaks off, those that were read. `error`, where given, says why there may be more.
+std::vector<std::filesystem::directory_entry> FolderEntries(const std::filesystem::path& folder,
+                                                            std::error_code* error = nullptr);
 
 // Calls `visit` with each entry below `folder`, a folder before its contents; entries of one folder
 // in the order of their paths. Goes into a folder for which `visit` returns true, never through a

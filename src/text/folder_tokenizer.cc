@@ -443,13 +443,14 @@ StatusOr<std::string> ReadLimited(const fs::path& folder, const char* name, size
 
 StatusOr<std::vector<NamedChatTemplate>> ReadAdditionalTemplates(const fs::path& folder) {
   const fs::path inner = "additional_chat_templates";
-  std::vector<NamedChatTemplate> out;
   std::error_code error;
-  if (!fs::is_directory(folder / inner, error)) return out;
-  fs::directory_iterator(folder / inner, error);
-  if (error) return Unavailable("{}: {}", inner.string(), error.message());
+  const auto entries = FolderEntries(folder / inner, &error);
+  const bool is_folder =
+      error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory;
+  if (error && is_folder) return Unavailable("{}: {}", inner.string(), error.message());
+  std::vector<NamedChatTemplate> out;
   size_t num_bytes = 0;
-  for (const fs::directory_entry& entry : FolderEntries(folder / inner)) {
+  for (const fs::directory_entry& entry : entries) {
     const fs::path file = inner / entry.path().filename();
     if (file.extension() != ".jinja") continue;
     if (out.size() == kMaxAdditionalTemplates) {

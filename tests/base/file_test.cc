@@ -119,7 +119,8 @@ TEST(FolderEntriesTest, WhatCannotBeReadIsPassedOver) {
     walked.push_back(entry.path().string().substr(folder.size()));
     return true;
   });
-  const size_t num_in_closed = FolderEntries(folder + "/b/closed").size();
+  std::error_code closed_error;
+  const size_t num_in_closed = FolderEntries(folder + "/b/closed", &closed_error).size();
   if (is_root) {
     ASSERT_EQ(::seteuid(0), 0);
   }
@@ -127,8 +128,14 @@ TEST(FolderEntriesTest, WhatCannotBeReadIsPassedOver) {
   EXPECT_EQ(walked,
             (std::vector<std::string>{"/a", "/b", "/b/closed", "/b/y", "/c", "/c/link", "/c/z"}));
   EXPECT_EQ(num_in_closed, 0u);
-  EXPECT_TRUE(FolderEntries(folder + "/nowhere").empty());
-  EXPECT_TRUE(FolderEntries(folder + "/a").empty());
+  EXPECT_EQ(closed_error, std::errc::permission_denied);
+  std::error_code error;
+  EXPECT_TRUE(FolderEntries(folder + "/nowhere", &error).empty());
+  EXPECT_EQ(error, std::errc::no_such_file_or_directory);
+  EXPECT_TRUE(FolderEntries(folder + "/a", &error).empty());
+  EXPECT_EQ(error, std::errc::not_a_directory);
+  EXPECT_EQ(FolderEntries(folder, &error).size(), 3u);
+  EXPECT_FALSE(error);
   fs::remove_all(folder);
 }
 
