@@ -125,10 +125,9 @@ absl::StatusOr<uint32_t> ReadHeadDim(const JsonObject& config, HfConfig& out) {
   if (out.traits->latent_kv) return ReadHfLatentHeads(config, out);
   BATON_ASSIGN_OR_RETURN(const uint32_t hidden, config.Uint("hidden_size"));
   BATON_ASSIGN_OR_RETURN(const uint32_t dim, config.UintOr("head_dim", hidden / out.num_heads));
-  if (dim < kMinHeadDim || dim > kMaxHeadDim || dim % kMinHeadDim != 0) {
-    return config.Bad("head_dim",
-                      fmt::format("a multiple of {} in [{}, {}]{}", kMinHeadDim, kMinHeadDim,
-                                  kMaxHeadDim, config.Has("head_dim") ? "" : ImpliedDim(dim)));
+  if (!IsHfHeadDim(dim)) {
+    const bool is_given = config.Has("head_dim");
+    return config.Bad("head_dim", HfHeadDimRange() + (is_given ? "" : ImpliedDim(dim)));
   }
   const std::string arch(out.traits->name);
   out.keys.AddU32(arch + ".attention.key_length", dim);
@@ -252,7 +251,7 @@ absl::StatusOr<bool> HasLocalLayer(const JsonObject& config, std::string_view mo
   const bool reads_first = model_type == "qwen2" || model_type == "qwen3";
   if (!reads_first && model_type != "smollm3") return true;
   if (!local.empty()) return is_listed_local;
-  // The layers of smollm3 that do not rotate. One in which all rotate is refused too.
+  // In smollm3 the layers that do not rotate have it. A model in which all rotate is refused too.
   if (!reads_first) return true;
   constexpr uint32_t kDefaultFirst = 28;
   BATON_ASSIGN_OR_RETURN(const uint32_t first, config.UintOr("max_window_layers", kDefaultFirst));
@@ -688,6 +687,14 @@ absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text) {
   JoinEqualNumbers(json);
   return ReadTextConfig(JsonObject(json, out.has_images ? kTextConfig : "config.json"),
                         std::move(out));
+}
+
+bool IsHfHeadDim(uint32_t dim) {
+  return dim >= kMinHeadDim && dim <= kMaxHeadDim && dim % kMinHeadDim == 0;
+}
+
+std::string HfHeadDimRange() {
+  return fmt::format("a multiple of {} in [{}, {}]", kMinHeadDim, kMinHeadDim, kMaxHeadDim);
 }
 
 }  // namespace baton::model

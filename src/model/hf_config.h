@@ -4,6 +4,7 @@
 #define BATON_MODEL_HF_CONFIG_H_
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -60,6 +61,12 @@ struct HfConfig {
 // result and is not computed is refused by name, never ignored, and so is a key that is not known
 // (hf_keys.h).
 absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text);
+
+// True if the attention kernels compute heads of `dim` elements.
+bool IsHfHeadDim(uint32_t dim);
+
+// The sizes of heads that they compute, as the end of an error's sentence.
+std::string HfHeadDimRange();
 
 }  // namespace baton::model
 

@@ -129,10 +129,8 @@ absl::StatusOr<uint32_t> ReadHeadDim(const JsonObject& config) {
   if (config.Has(kOldKey) && old_dim != dim) {
     return config.Bad(kOldKey, fmt::format("the {} of \"head_dim\"", dim));
   }
-  if (dim >= kMinHeadDim && dim <= kMaxHeadDim && dim % kMinHeadDim == 0) return dim;
-  return config.Bad(
-      config.Has("head_dim") ? "head_dim" : kOldKey,
-      fmt::format("a multiple of {} in [{}, {}]", kMinHeadDim, kMinHeadDim, kMaxHeadDim));
+  if (IsHfHeadDim(dim)) return dim;
+  return config.Bad(config.Has("head_dim") ? "head_dim" : kOldKey, HfHeadDimRange());
 }
 
 }  // namespace

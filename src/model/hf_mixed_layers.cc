@@ -109,11 +109,10 @@ absl::Status CheckHeads(const JsonObject& config, const Layers& layers) {
   for (uint32_t i = 0; i < layers.count(); ++i) {
     const Heads& heads = layers.heads[i];
     const Heads first = layers.Of(layers.is_local[i]);
-    if (heads.dim < kMinHeadDim || heads.dim > kMaxHeadDim || heads.dim % kMinHeadDim != 0) {
+    if (!IsHfHeadDim(heads.dim)) {
       const char* global = config.Has("per_layer_config") ? "per_layer_config" : "global_head_dim";
       return config.Bad(layers.is_local[i] ? "head_dim" : global,
-                        fmt::format("a multiple of {} in [{}, {}]; it is {} in layer {}",
-                                    kMinHeadDim, kMinHeadDim, kMaxHeadDim, heads.dim, i));
+                        fmt::format("{}; it is {} in layer {}", HfHeadDimRange(), heads.dim, i));
     }
     if (heads.num_kv == 0) return config.Bad("num_key_value_heads", "at least 1");
     if (heads.dim == first.dim && heads.num_kv == first.num_kv) continue;
