@@ -423,15 +423,31 @@ def test_a_worker_names_the_flag_whose_port_is_in_use(server, flag):
     assert f"{flag}" in line.split(":")[1] and taken in line and "in use" in line, line
 
 
+def run_router_with_files(most, held):
+    """A router that may have `most` open files and inherits `held` of them."""
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(open(os.devnull, "rb")) for _ in range(held)]
+        return subprocess.run(
+            [BIN, "router", *[f"{flag}=127.0.0.1:0" for flag in ("--http", "--grpc", "--admin")]],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            pass_fds=[file.fileno() for file in files],
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)),
+        )
+
+
 def test_a_process_that_the_system_gives_nothing_names_the_limit():
-    most = 16  # open files; gRPC aborts a process that has none for its own threads
-    result = subprocess.run(
-        [BIN, "router", *[f"{flag}=127.0.0.1:0" for flag in ("--http", "--grpc", "--admin")]],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)),
-    )
+    result = run_router_with_files(most=32, held=16)  # an event loop alone takes three
+    assert result.returncode == 1, result
+    line = result.stderr.splitlines()[-1]
+    assert line.startswith("baton: the system gives no more open files (ulimit -n): "), line
+    assert line.endswith("; raise the limit"), line
+
+
+def test_a_process_that_may_have_too_few_files_names_the_limit():
+    """gRPC aborts a process that has no descriptor for its own threads."""
+    result = run_router_with_files(most=16, held=0)
     assert result.returncode == 1, result
     assert result.stderr == (
         "baton router: this process may have 16 open files (ulimit -n) and needs 32 or more;"
