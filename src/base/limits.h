@@ -87,8 +87,8 @@ inline constexpr size_t kMaxIdempotencyKeyBytes = 255;
 inline constexpr size_t kMaxWorkers = 1024;
 // A gRPC message, bytes (gRPC takes an int). A prompt of kMaxPromptTokens takes 5 MiB.
 inline constexpr int kMaxClusterMessageBytes = 32 << 20;
-// Bytes of unfinished messages that all calls of a gRPC port hold. Beyond it the library closes
-// idle connections and resets calls of the port, whichever they are. It may go over for a moment.
+// All calls of a gRPC port hold at most so many bytes of unfinished messages. gRPC then closes idle
+// connections and resets calls of the port, whichever they are. It may go over for a moment.
 inline constexpr size_t kMaxGrpcMemoryBytes = size_t{1} << 30;
 static_assert(kMaxGrpcMemoryBytes >= 16 * size_t{kMaxClusterMessageBytes}, "messages come at once");
 // A tokenizer in a worker's hello, bytes; the largest in use take about 8 MiB.
