@@ -113,9 +113,11 @@ StatusOr<std::unique_ptr<KvParts>> KvParts::Create(const WorkerConfig& config,
         WithPrefix(parts->MakeIpc(device, EndpointOptions(config, needs)), "--transport cuda_ipc"));
     return parts;
   }
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<KvEndpoint> endpoint,
-                         Named("--kv-listen", KvEndpoint::Create(EndpointOptions(config, needs),
-                                                                 parts->arena_.get())));
+  const char* flag =
+      config.kv_listen.empty() ? "--kv-listen (the host of --listen)" : "--kv-listen";
+  BATON_ASSIGN_OR_RETURN(
+      std::unique_ptr<KvEndpoint> endpoint,
+      Named(flag, KvEndpoint::Create(EndpointOptions(config, needs), parts->arena_.get())));
   parts->endpoint_ = endpoint.get();
   if (config.transport == TransportKind::kNccl) {
     BATON_RETURN_IF_ERROR(parts->MakeNccl(config, device, std::move(endpoint)));

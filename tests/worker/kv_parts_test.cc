@@ -241,7 +241,11 @@ TEST(KvPartsTest, AnAddressThatCannotBeListenedOnIsNamed) {
   WorkerConfig config = ConfigOf(kTcp);
   config.kv_listen = "127.0.0.1:99999";
   EXPECT_THAT(Sentence(KvParts::Create(config, ComputeDevice{}, NeedsOf())),
-              HasSubstr("127.0.0.1:99999"));
+              AllOf(StartsWith("--kv-listen: "), HasSubstr("127.0.0.1:99999")));
+  config.kv_listen.clear();
+  config.listen = "192.0.2.1:0";  // an address of no machine
+  EXPECT_THAT(Sentence(KvParts::Create(config, ComputeDevice{}, NeedsOf())),
+              AllOf(StartsWith("--kv-listen (the host of --listen): "), HasSubstr("192.0.2.1")));
 }
 
 // Parts of two workers on one device find each other, and the log says what crosses how.
