@@ -365,29 +365,42 @@ void HttpConnection::Flush() {
   // Before looking at `writing_`: the write in progress may never end.
   if (exchange_->OnWake()) return Close();
   if (writing_) return;
-  HttpExchange::Output output = exchange_->Take();
-  if (output.abort) return Close();
-  output_complete_ = output.complete;
-  output_close_ = output.close;
-  if (output.silence_ms > 0) sweep_->Add(exchange_, output.silence_ms);
-  output_ = std::move(output.pieces);
-  output_begin_ = 0;
-  output_offset_ = 0;
-  if (!output_.empty()) {
-    writing_ = true;
-    WriteSome();
-  } else if (output_complete_) {
-    EndExchange(output_close_);
+  output_ = exchange_->Take(std::move(output_.text));
+  if (output_.abort) return Close();
+  if (output_.silence_ms > 0 && !std::exchange(is_swept_, true)) {
+    sweep_->Add(exchange_, output_.silence_ms);
   }
+  num_sent_ = 0;
+  if (Unsent().empty()) return EndOutput();
+  // What the socket takes at once needs no timer and no other turn of the loop.
+  if (!TellSent(wire_.WritePlain(Unsent()))) return;
+  if (Unsent().empty()) return EndOutput();
+  writing_ = true;
+  WriteSome();
+}
+
+// The kernel took `size` bytes of output_. False: who was told of it closed the connection.
+bool HttpConnection::TellSent(size_t size) {
+  num_sent_ += size;
+  const std::shared_ptr<HttpExchange> exchange = exchange_;
+  exchange->Sent(size);
+  return state_ != State::kClosed;
+}
+
+// The rest of output_, in write_buffers_.
+std::span<const asio::const_buffer> HttpConnection::Unsent() {
+  size_t count = 0;
+  size_t skip = num_sent_;
+  for (const std::string* part : {&output_.text, &output_.body}) {
+    if (skip < part->size()) {
+      write_buffers_[count++] = asio::buffer(part->data() + skip, part->size() - skip);
+    }
+    skip -= std::min(skip, part->size());
+  }
+  return {write_buffers_.data(), count};
 }
 
 void HttpConnection::WriteSome() {
-  const size_t count = std::min(write_buffers_.size(), output_.size() - output_begin_);
-  for (size_t i = 0; i < count; ++i) {
-    const std::string& piece = output_[output_begin_ + i];
-    const size_t skip = i == 0 ? output_offset_ : 0;
-    write_buffers_[i] = asio::buffer(piece.data() + skip, piece.size() - skip);
-  }
   write_timer_.expires_after(std::chrono::milliseconds(shared_->options.write_stall_timeout_ms));
   write_timer_.async_wait([weak = weak_from_this()](const ErrorCode& error) {
     const auto self = weak.lock();
@@ -397,38 +410,35 @@ void HttpConnection::WriteSome() {
       self->Close(HttpClientGone::kStalled);
     }
   });
-  wire_.Write(std::span<const asio::const_buffer>(write_buffers_.data(), count),
-              [self = shared_from_this()](const ErrorCode& error, size_t size) {
-                self->OnWritten(error, size);
-              });
+  wire_.Write(Unsent(), [self = shared_from_this()](const ErrorCode& error, size_t size) {
+    self->OnWritten(error, size);
+  });
 }
 
 void HttpConnection::OnWritten(const ErrorCode& error, size_t size) {
   if (state_ == State::kClosed) return;
   if (error) return Close();
-  const std::shared_ptr<HttpExchange> exchange = exchange_;
-  for (size_t left = size; left > 0;) {
-    const size_t step = std::min(left, output_[output_begin_].size() - output_offset_);
-    left -= step;
-    output_offset_ += step;
-    if (output_offset_ == output_[output_begin_].size()) {
-      ++output_begin_;
-      output_offset_ = 0;
-    }
-  }
-  exchange->Sent(size);
-  if (state_ == State::kClosed) return;
-  if (output_begin_ < output_.size()) return WriteSome();
+  if (!TellSent(size)) return;
+  if (!Unsent().empty()) return WriteSome();
   writing_ = false;
   write_timer_.cancel();
-  if (output_complete_) return EndExchange(output_close_);
+  if (output_.complete) return EndOutput();
   Flush();
 }
 
+// All of output_ is sent.
+void HttpConnection::EndOutput() {
+  if (output_.complete) EndExchange(output_.close);
+}
+
+void HttpConnection::StopSweep() {
+  if (std::exchange(is_swept_, false)) sweep_->Remove(exchange_);
+}
+
 void HttpConnection::EndExchange(bool close) {
-  sweep_->Remove(exchange_);
+  StopSweep();
   exchange_.reset();
-  output_.clear();
+  const HttpExchange::Output sent = std::exchange(output_, {});  // an idle connection holds none
   if (counts_as_active_) shared_->num_active_requests.fetch_sub(1);
   counts_as_active_ = false;
   if (peer_closed_) {
@@ -477,10 +487,8 @@ void HttpConnection::Close(HttpClientGone how) {
   write_timer_.cancel();
   if (counts_as_active_) shared_->num_active_requests.fetch_sub(1);
   counts_as_active_ = false;
-  if (const auto exchange = std::exchange(exchange_, nullptr)) {
-    sweep_->Remove(exchange);
-    exchange->Close(how);
-  }
+  StopSweep();
+  if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->Close(how);
   on_closed_(this);
 }
 

@@ -20,8 +20,8 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
-#include <vector>
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/io_context.hpp>
@@ -97,8 +97,12 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Writing.
   std::shared_ptr<HttpExchange> MakeExchange(ExchangeTraits traits);
   void Flush();
+  bool TellSent(size_t size);
+  std::span<const boost::asio::const_buffer> Unsent();
   void WriteSome();
   void OnWritten(const ErrorCode& error, size_t size);
+  void EndOutput();
+  void StopSweep();
   void EndExchange(bool close);
   void Linger();
 
@@ -136,13 +140,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   std::shared_ptr<HttpExchange> exchange_;  // of the request being handled
   bool writing_ = false;
-  bool output_complete_ = false;
-  bool output_close_ = false;
-  std::vector<std::string> output_;  // pieces being sent; the first `output_begin_` are done
-  size_t output_begin_ = 0;
-  size_t output_offset_ = 0;  // bytes sent of the first unfinished piece
+  bool is_swept_ = false;        // sweep_ has exchange_
+  HttpExchange::Output output_;  // being sent
+  size_t num_sent_ = 0;          // bytes of output_
   // The gathering write in progress refers to this array.
-  std::array<boost::asio::const_buffer, 16> write_buffers_;
+  std::array<boost::asio::const_buffer, 2> write_buffers_;
 };
 
 }  // namespace baton::http

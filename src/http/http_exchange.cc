@@ -15,6 +15,8 @@
 namespace baton::http {
 namespace {
 
+// Memory that a stream keeps for its next chunks.
+constexpr size_t kMaxKeptBytes = size_t{4} * 1024;
 // A larger chunk is the event loop's: sending it would keep its producer for longer than a wake-up
 // costs.
 constexpr size_t kMaxSentAtOnce = size_t{8} * 1024;
@@ -56,38 +58,42 @@ std::string HttpDate(int64_t unix_seconds) {
 HttpExchange::HttpExchange(ExchangeTraits traits, std::function<void()> wake)
     : traits_(std::move(traits)), wake_(std::move(wake)) {}
 
-std::string HttpExchange::HeadLocked(int status, const HttpHeaders& headers,
-                                     std::string_view framing) {
+void HttpExchange::AppendHeadLocked(int status, const HttpHeaders& headers,
+                                    std::string_view framing) {
   if (!traits_.keep_alive || traits_.draining()) close_ = true;
-  std::string head;
-  fmt::format_to(std::back_inserter(head), "HTTP/1.1 {} {}\r\nDate: {}\r\n", status,
+  const size_t begin = text_.size();
+  fmt::format_to(std::back_inserter(text_), "HTTP/1.1 {} {}\r\nDate: {}\r\n", status,
                  HttpReason(status), HttpDate(SystemClock().WallUnixMs() / 1000));
   for (const auto& [name, value] : headers.fields()) {
     if (IsFramingField(name)) continue;
-    fmt::format_to(std::back_inserter(head), "{}: {}\r\n", WithoutControls(name),
+    fmt::format_to(std::back_inserter(text_), "{}: {}\r\n", WithoutControls(name),
                    WithoutControls(value));
   }
   for (const auto& [name, value] : traits_.fields.fields()) {
-    fmt::format_to(std::back_inserter(head), "{}: {}\r\n", name, WithoutControls(value));
+    fmt::format_to(std::back_inserter(text_), "{}: {}\r\n", name, WithoutControls(value));
   }
-  head += framing;
+  text_ += framing;
   // Clients that pool connections drop them before we do.
   if (!close_ && traits_.idle_timeout_ms > 0) {
-    fmt::format_to(std::back_inserter(head), "Keep-Alive: timeout={}\r\n",
+    fmt::format_to(std::back_inserter(text_), "Keep-Alive: timeout={}\r\n",
                    traits_.idle_timeout_ms / 1000);
   }
   if (close_) {
-    head += "Connection: close\r\n";
+    text_ += "Connection: close\r\n";
   } else if (traits_.http_1_0) {
-    head += "Connection: keep-alive\r\n";
+    text_ += "Connection: keep-alive\r\n";
   }
-  head += "\r\n";
-  return head;
+  text_ += "\r\n";
+  buffered_bytes_ += text_.size() - begin;
+  written_us_ = SystemClock().NowUs();
 }
 
-void HttpExchange::AppendLocked(std::string piece) {
-  buffered_bytes_ += piece.size();
-  pieces_.push_back(std::move(piece));
+void HttpExchange::AppendChunkLocked(std::string_view bytes) {
+  const size_t begin = text_.size();
+  if (!traits_.http_1_0) fmt::format_to(std::back_inserter(text_), "{:x}\r\n", bytes.size());
+  text_ += bytes;
+  if (!traits_.http_1_0) text_ += "\r\n";
+  buffered_bytes_ += text_.size() - begin;
   written_us_ = SystemClock().NowUs();
 }
 
@@ -104,8 +110,11 @@ bool HttpExchange::Respond(HttpResponse response) {
   const bool no_body = HasNoBody(response.status);
   const std::string framing =
       no_body ? "" : fmt::format("Content-Length: {}\r\n", response.body.size());
-  AppendLocked(HeadLocked(response.status, response.headers, framing));
-  if (!no_body && !traits_.head && !response.body.empty()) AppendLocked(std::move(response.body));
+  AppendHeadLocked(response.status, response.headers, framing);
+  if (!no_body && !traits_.head) {
+    buffered_bytes_ += response.body.size();
+    body_ = std::move(response.body);
+  }
   state_ = State::kAnswered;
   unused = std::exchange(on_closed_, nullptr);
   const bool must_wake = MustWakeLocked();
@@ -122,7 +131,7 @@ bool HttpExchange::StartStream(int status, const HttpHeaders& headers) {
     framing = "";
     close_ = true;  // the end of the body is the end of the connection
   }
-  AppendLocked(HeadLocked(status, headers, framing));
+  AppendHeadLocked(status, headers, framing);
   state_ = State::kStreaming;
   const bool must_wake = MustWakeLocked();
   lock.Unlock();
@@ -141,26 +150,24 @@ bool HttpExchange::Write(std::string_view chunk) {
     if (must_wake) wake_();
     return false;
   }
-  std::string piece = ChunkOf(chunk);
-  const int64_t now_us = SystemClock().NowUs();
-  if (const size_t num_sent = SendNowLocked(piece, now_us); num_sent > 0) {
-    written_us_ = now_us;
-    if (num_sent == piece.size()) return true;
-    piece.erase(0, num_sent);
-  }
-  AppendLocked(std::move(piece));
+  const bool is_alone = buffered_bytes_ == 0;
+  AppendChunkLocked(chunk);
+  if (is_alone && SendNowLocked(written_us_)) return true;
   const bool must_wake = MustWakeLocked();
   lock.Unlock();
   if (must_wake) wake_();
   return true;
 }
 
-// Bytes that the kernel took. The connection finds what is wrong with a socket that takes none.
-size_t HttpExchange::SendNowLocked(std::string_view piece, int64_t now_us) {
-  if (socket_ < 0 || buffered_bytes_ > 0 || piece.size() > kMaxSentAtOnce) return 0;
-  if (LoopTurn::LastedUs(now_us) > kMaxSendingTurnUs) return 0;
-  const ssize_t num_sent = ::send(socket_, piece.data(), piece.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  return num_sent < 0 ? 0 : static_cast<size_t>(num_sent);
+// True if the kernel took all. The connection finds what is wrong with a socket that takes none.
+bool HttpExchange::SendNowLocked(int64_t now_us) {
+  if (socket_ < 0 || text_.size() > kMaxSentAtOnce) return false;
+  if (LoopTurn::LastedUs(now_us) > kMaxSendingTurnUs) return false;
+  const ssize_t num_sent = ::send(socket_, text_.data(), text_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (num_sent <= 0) return false;
+  text_.erase(0, static_cast<size_t>(num_sent));
+  buffered_bytes_ -= static_cast<size_t>(num_sent);
+  return text_.empty();
 }
 
 void HttpExchange::LendSocket(int fd) {
@@ -171,11 +178,6 @@ void HttpExchange::LendSocket(int fd) {
 void HttpExchange::ForgetSocket() {
   MutexLock lock(mutex_);
   socket_ = -1;
-}
-
-std::string HttpExchange::ChunkOf(std::string_view bytes) const {
-  if (traits_.http_1_0) return std::string(bytes);
-  return fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes);
 }
 
 void HttpExchange::KeepAlive(std::string filler, int64_t silence_ms) {
@@ -194,7 +196,7 @@ void HttpExchange::FillSilence(int64_t now_us) {
   // A client that has not taken all its bytes needs no sign of life from us.
   if (!streams || filler_.empty() || buffered_bytes_ > 0) return;
   if (now_us - written_us_ < silence_ms_ * 1000) return;
-  AppendLocked(ChunkOf(filler_));
+  AppendChunkLocked(filler_);
   const bool must_wake = MustWakeLocked();
   lock.Unlock();
   if (must_wake) wake_();
@@ -205,7 +207,7 @@ bool HttpExchange::Finish(bool close) {
   MutexLock lock(mutex_);
   if (state_ != State::kStreaming || abort_) return false;
   if (close) close_ = true;
-  if (!traits_.http_1_0 && !traits_.head) AppendLocked("0\r\n\r\n");
+  if (!traits_.http_1_0 && !traits_.head) AppendChunkLocked("");
   state_ = State::kAnswered;
   unused = std::exchange(on_closed_, nullptr);
   const bool must_wake = MustWakeLocked();
@@ -225,10 +227,7 @@ void HttpExchange::Abort() {
   if (must_wake) wake_();
 }
 
-size_t HttpExchange::buffered_bytes() const {
-  MutexLock lock(mutex_);
-  return buffered_bytes_;
-}
+size_t HttpExchange::buffered_bytes() const { return buffered_bytes_; }
 
 HttpRoom HttpExchange::NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback) {
   MutexLock lock(mutex_);
@@ -273,10 +272,13 @@ bool HttpExchange::OnWake() {
   return abort_;
 }
 
-HttpExchange::Output HttpExchange::Take() {
+HttpExchange::Output HttpExchange::Take(std::string used) {
+  if (used.capacity() > kMaxKeptBytes) std::string().swap(used);  // an assignment would keep it
+  used.clear();
   MutexLock lock(mutex_);
   Output output;
-  output.pieces = std::exchange(pieces_, {});
+  output.text = std::exchange(text_, std::move(used));
+  output.body = std::exchange(body_, {});
   output.complete = state_ == State::kAnswered;
   output.abort = abort_;
   output.close = close_;
@@ -288,7 +290,7 @@ void HttpExchange::Sent(size_t size) {
   absl::AnyInvocable<void()> below;
   {
     MutexLock lock(mutex_);
-    buffered_bytes_ -= std::min(size, buffered_bytes_);
+    buffered_bytes_ -= std::min<size_t>(size, buffered_bytes_);
     if (on_below_ && buffered_bytes_ <= notify_below_) below = std::exchange(on_below_, nullptr);
   }
   if (below) below();
@@ -301,7 +303,8 @@ void HttpExchange::Close(HttpClientGone how) {
     MutexLock lock(mutex_);
     state_ = State::kClosed;
     gone_ = how;
-    pieces_.clear();
+    text_.clear();
+    body_.clear();
     closed = std::exchange(on_closed_, nullptr);
     below = std::exchange(on_below_, nullptr);
   }

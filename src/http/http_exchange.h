@@ -11,18 +11,19 @@
 //  5. While nothing is buffered, Write sends a small chunk itself, and the connection is not woken
 //     (not late in a long turn of the producer's loop). Bytes keep their order: a write of the
 //     connection counts as buffered until Sent.
+//  6. The text of small writes is kept, so that a token takes no memory from the heap.
 //
 // Internal to src/http.
 #ifndef BATON_HTTP_HTTP_EXCHANGE_H_
 #define BATON_HTTP_HTTP_EXCHANGE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/functional/any_invocable.h"
 
@@ -65,15 +66,17 @@ class HttpExchange {
   void LendSocket(int fd);
   // The socket is about to be closed: no thread sends to it after this returns.
   void ForgetSocket();
-  // Bytes that the connection has to send next.
+  // Bytes that the connection has to send next: the text, then the body.
   struct Output {
-    std::vector<std::string> pieces;
-    bool complete = false;   // nothing follows these pieces
+    std::string text;        // heads and chunks
+    std::string body;        // of a whole answer
+    bool complete = false;   // nothing follows them
     bool abort = false;      // close without sending
     bool close = false;      // close once complete
     int64_t silence_ms = 0;  // > 0: FillSilence wants to be called (KeepAlive)
   };
-  Output Take();
+  // `used` is an earlier text, all sent: its memory is for later chunks.
+  Output Take(std::string used);
   // Writes the filler if the stream has been silent for long enough and nothing waits to be sent.
   void FillSilence(int64_t now_us);
   // The connection has been woken: true if it must close at once, whatever is still being sent.
@@ -89,12 +92,11 @@ class HttpExchange {
  private:
   enum class State : uint8_t { kUnanswered, kStreaming, kAnswered, kClosed };
 
-  std::string HeadLocked(int status, const HttpHeaders& headers, std::string_view framing)
+  void AppendHeadLocked(int status, const HttpHeaders& headers, std::string_view framing)
       BATON_REQUIRES(mutex_);
-  void AppendLocked(std::string piece) BATON_REQUIRES(mutex_);
-  std::string ChunkOf(std::string_view bytes) const;
+  void AppendChunkLocked(std::string_view bytes) BATON_REQUIRES(mutex_);
   bool MustWakeLocked() BATON_REQUIRES(mutex_);
-  size_t SendNowLocked(std::string_view piece, int64_t now_us) BATON_REQUIRES(mutex_);
+  bool SendNowLocked(int64_t now_us) BATON_REQUIRES(mutex_);
 
   const ExchangeTraits traits_;
   const std::function<void()> wake_;
@@ -111,9 +113,10 @@ class HttpExchange {
   std::string filler_ BATON_GUARDED_BY(mutex_);      // "" = none
   int64_t silence_ms_ BATON_GUARDED_BY(mutex_) = 0;  // before the filler is written
   int64_t written_us_ BATON_GUARDED_BY(mutex_) = 0;  // the last chunk, or the head
-  size_t buffered_bytes_ BATON_GUARDED_BY(mutex_) = 0;
+  std::atomic<size_t> buffered_bytes_ = 0;           // written under the mutex
   size_t notify_below_ BATON_GUARDED_BY(mutex_) = 0;
-  std::vector<std::string> pieces_ BATON_GUARDED_BY(mutex_);
+  std::string text_ BATON_GUARDED_BY(mutex_);  // not taken yet
+  std::string body_ BATON_GUARDED_BY(mutex_);  // of a whole answer, after text_
   HttpClientGone gone_ BATON_GUARDED_BY(mutex_) = HttpClientGone::kLeft;  // once it is closed
   absl::AnyInvocable<void(HttpClientGone)> on_closed_ BATON_GUARDED_BY(mutex_);
   absl::AnyInvocable<void()> on_below_ BATON_GUARDED_BY(mutex_);

@@ -123,6 +123,11 @@ void HttpWire::WriteTls(std::span<const asio::const_buffer> buffers, WriteHandle
   });
 }
 
+size_t HttpWire::WritePlain(std::span<const asio::const_buffer> buffers) {
+  ErrorCode ignored;
+  return tls_ == nullptr ? socket_.write_some(buffers, ignored) : 0;
+}
+
 void HttpWire::WriteNow(std::string_view bytes) {
   ErrorCode ignored;
   size_t num_written = 0;

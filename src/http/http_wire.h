@@ -74,7 +74,10 @@ class HttpWire {
     if (tls_ == nullptr) return socket_.async_write_some(buffers, std::move(handler));
     WriteTls(buffers, std::move(handler));
   }
-  // Writes what the socket takes at once.
+  // Writes what the socket takes at once. Returns the number of bytes, 0 with TLS. After an error
+  // it is 0 too: the next Write tells of it.
+  size_t WritePlain(std::span<const boost::asio::const_buffer> buffers);
+  // Writes what the socket takes at once, with TLS too.
   void WriteNow(std::string_view bytes);
   // Nothing more will be written.
   void EndWriting();

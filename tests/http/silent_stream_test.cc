@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -96,11 +97,10 @@ class LoneStream {
 
   void Write(std::string_view chunk) { EXPECT_TRUE(exchange_.Write(chunk)); }
   // The client takes all that waits for it.
-  std::string Take() {
-    std::string bytes;
-    for (const std::string& piece : exchange_.Take().pieces) bytes += piece;
-    exchange_.Sent(bytes.size());
-    return bytes;
+  std::string Take(std::string used = "") {
+    HttpExchange::Output output = exchange_.Take(std::move(used));
+    exchange_.Sent(output.text.size());
+    return std::move(output.text);
   }
   size_t buffered_bytes() const { return exchange_.buffered_bytes(); }
   void Look(int64_t now_us) { exchange_.FillSilence(now_us); }
@@ -108,6 +108,24 @@ class LoneStream {
  private:
   HttpExchange exchange_;
 };
+
+TEST(LoneStreamTest, KeepsTheMemoryOfASmallText) {
+  LoneStream stream;
+  const std::string chunk(300, 'x');
+  stream.Write(chunk);
+  std::string first = stream.Take();
+  const void* const memory = first.data();
+  stream.Take(std::move(first));
+  stream.Write(chunk);
+  const std::string second = stream.Take();
+  EXPECT_EQ(second, "12c\r\n" + chunk + "\r\n");
+  EXPECT_EQ(second.data(), memory);
+  // A large one is given back to the heap.
+  std::string large(size_t{1} << 20, 'x');
+  stream.Take(std::move(large));
+  stream.Write("y");
+  EXPECT_LT(stream.Take().capacity(), 100u);
+}
 
 TEST(LoneStreamTest, AStreamThatFlowsGetsNone) {
   LoneStream stream;
