@@ -88,7 +88,10 @@ class AnswerWriter {
 
 // Appends a server-sent event without a name: `data: <json>` and an empty line.
 inline void AppendEvent(std::string_view json, std::string* out) {
-  out->append("data: ").append(json).append("\n\n");
+  constexpr std::string_view kBegin = "data: ";
+  constexpr std::string_view kEnd = "\n\n";
+  out->reserve(out->size() + kBegin.size() + json.size() + kEnd.size());
+  out->append(kBegin).append(json).append(kEnd);
 }
 // Appends a named event.
 inline void AppendEvent(std::string_view name, std::string_view json, std::string* out) {

@@ -48,6 +48,16 @@ void AppendEscaped(char c, std::string* out) {
   }
 }
 
+// True for the usual text, of which nothing is escaped. The loop has no branch, so that it is one
+// of vectors.
+bool IsPlain(std::string_view text) {
+  bool is_plain = true;
+  for (const char c : text) {
+    is_plain &= (c >= 0x20) & (c < 0x7f) & (c != '"') & (c != '\\');
+  }
+  return is_plain;
+}
+
 // The escape of U+0085, U+2028 or U+2029 at the beginning of `text`; "" where none begins it.
 std::string_view LineBreakEscape(std::string_view text) {
   if (text.starts_with("\xc2\x85")) return "\\u0085";
@@ -104,6 +114,12 @@ JsonWriter& JsonWriter::Raw(std::string_view value) {
   return *this;
 }
 
+JsonWriter& JsonWriter::Word(std::string_view value) {
+  Comma();
+  text_.append(value);
+  return *this;
+}
+
 JsonWriter& JsonWriter::Key(std::string_view name) {
   String(name);
   text_.push_back(':');
@@ -122,6 +138,10 @@ JsonWriter& JsonWriter::BeginString() {
 }
 
 JsonWriter& JsonWriter::AppendString(std::string_view part) {
+  if (IsPlain(part)) {
+    text_.append(part);
+    return *this;
+  }
   std::string mended;
   if (ValidUtf8Prefix(part) != part.size()) part = mended = LossyUtf8(part);
   std::string escaped;
@@ -135,14 +155,14 @@ JsonWriter& JsonWriter::EndString() {
   return *this;
 }
 
-JsonWriter& JsonWriter::Int(int64_t value) { return Raw(fmt::format_int(value).c_str()); }
-JsonWriter& JsonWriter::Uint(uint64_t value) { return Raw(fmt::format_int(value).c_str()); }
-JsonWriter& JsonWriter::Float(float value) { return Raw(Shortest(value)); }
-JsonWriter& JsonWriter::Double(double value) { return Raw(Shortest(value)); }
+JsonWriter& JsonWriter::Int(int64_t value) { return Word(fmt::format_int(value).c_str()); }
+JsonWriter& JsonWriter::Uint(uint64_t value) { return Word(fmt::format_int(value).c_str()); }
+JsonWriter& JsonWriter::Float(float value) { return Word(Shortest(value)); }
+JsonWriter& JsonWriter::Double(double value) { return Word(Shortest(value)); }
 JsonWriter& JsonWriter::Milli(double value) {
-  return Raw(Shortest(std::round(value * 1000.0) / 1000.0));
+  return Word(Shortest(std::round(value * 1000.0) / 1000.0));
 }
-JsonWriter& JsonWriter::Bool(bool value) { return Raw(value ? "true" : "false"); }
-JsonWriter& JsonWriter::Null() { return Raw("null"); }
+JsonWriter& JsonWriter::Bool(bool value) { return Word(value ? "true" : "false"); }
+JsonWriter& JsonWriter::Null() { return Word("null"); }
 
 }  // namespace baton::api

@@ -8,6 +8,7 @@
 #ifndef BATON_API_JSON_WRITER_H_
 #define BATON_API_JSON_WRITER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -19,6 +20,9 @@ namespace baton::api {
 // value of an object.
 class JsonWriter {
  public:
+  // Has memory for `num_bytes` of text at once.
+  explicit JsonWriter(size_t num_bytes = 0) { text_.reserve(num_bytes); }
+
   JsonWriter& BeginObject() { return Open('{'); }
   JsonWriter& EndObject() { return Close('}'); }
   JsonWriter& BeginArray() { return Open('['); }
@@ -49,6 +53,7 @@ class JsonWriter {
 
  private:
   void Comma();
+  JsonWriter& Word(std::string_view value);
   JsonWriter& Open(char bracket);
   JsonWriter& Close(char bracket);
 

@@ -616,7 +616,8 @@ std::string ProgressChunk(const AnswerPlan& plan, uint32_t choice, const PromptP
 }
 
 std::string TokenChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text) {
-  JsonWriter json;
+  constexpr size_t kUsualBytes = 384;
+  JsonWriter json(kUsualBytes);
   json.BeginObject();
   WriteChunkHead(plan, &json);
   json.Key("choices").BeginArray().BeginObject().Key("index").Uint(token.choice);
