@@ -142,12 +142,12 @@ void Delivery::Deliver(RouterRequest& request) {
 }
 
 bool Delivery::DeliverNext(RouterRequest& request, uint32_t choice) {
+  if (!request.merge.HasNext(choice)) return false;
   if (request.pause.BeginIfSlow(request.sink->buffered_bytes(), state_->now_us)) {
     table_->timers().LookAtAll();
     return false;
   }
-  TokenMerge::Entry entry;
-  if (!request.merge.TakeNext(choice, &entry)) return false;
+  TokenMerge::Entry entry = request.merge.TakeNext(choice);
   // A token that came before the one that it follows is seen with that one.
   int64_t& last_us = request.last_token_us[choice];
   entry.arrived_us = std::max(entry.arrived_us, last_us);

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "src/base/check.h"
+
 namespace baton::router {
 
 using scheduler::FinishReason;
@@ -55,13 +57,13 @@ void TokenMerge::Append(Choice& choice, Entry entry) {
   ++num_known_;
 }
 
-bool TokenMerge::TakeNext(uint32_t choice_idx, Entry* out) {
+TokenMerge::Entry TokenMerge::TakeNext(uint32_t choice_idx) {
   Choice& choice = choices_[choice_idx];
-  if (choice.pending.empty()) return false;
-  *out = std::move(choice.pending.front());
+  BATON_DCHECK(!choice.pending.empty(), "choice {} has no token to take", choice_idx);
+  Entry entry = std::move(choice.pending.front());
   choice.pending.pop_front();
   --num_pending_;
-  return true;
+  return entry;
 }
 
 void TokenMerge::DropAhead() {

@@ -48,8 +48,10 @@ class TokenMerge {
     WorkerToken token;
     int64_t arrived_us = 0;
   };
-  // Moves the next token of `choice` into `out`; false = none is ready.
-  bool TakeNext(uint32_t choice, Entry* out);
+  // A token of `choice` can be taken.
+  bool HasNext(uint32_t choice) const { return !choices_[choice].pending.empty(); }
+  // Requires HasNext.
+  Entry TakeNext(uint32_t choice);
   // The router ended the choice (stop string): drops its pending and later tokens.
   void CloseChoice(uint32_t choice);
 

@@ -28,8 +28,7 @@ WorkerToken Make(uint32_t choice, uint32_t index, TokenId token,
 
 std::vector<TokenId> TakeAll(TokenMerge& merge, uint32_t choice) {
   std::vector<TokenId> tokens;
-  TokenMerge::Entry entry;
-  while (merge.TakeNext(choice, &entry)) tokens.push_back(entry.token.token);
+  while (merge.HasNext(choice)) tokens.push_back(merge.TakeNext(choice).token.token);
   return tokens;
 }
 
@@ -37,10 +36,9 @@ TEST(TokenMergeTest, FirstCopyWinsAndEqualCopiesAreDropped) {
   TokenMerge merge(1, 8);
   EXPECT_EQ(merge.Add(Make(0, 0, 5), 1), Outcome::kReady);
   EXPECT_EQ(merge.Add(Make(0, 0, 5), 2), Outcome::kDuplicate);
-  TokenMerge::Entry entry;
-  ASSERT_TRUE(merge.TakeNext(0, &entry));
-  EXPECT_EQ(entry.arrived_us, 1);
-  EXPECT_FALSE(merge.TakeNext(0, &entry));
+  ASSERT_TRUE(merge.HasNext(0));
+  EXPECT_EQ(merge.TakeNext(0).arrived_us, 1);
+  EXPECT_FALSE(merge.HasNext(0));
   EXPECT_EQ(merge.Add(Make(0, 0, 5), 3), Outcome::kDuplicate) << "also after it was taken";
 }
 
