@@ -372,7 +372,7 @@ void HttpConnection::Flush() {
   }
   num_sent_ = 0;
   if (Unsent().empty()) return EndOutput();
-  // What the socket takes at once needs no timer and no other turn of the loop.
+  // Bytes that the socket takes at once need no timer and no other turn of the loop.
   if (!TellSent(wire_.WritePlain(Unsent()))) return;
   if (Unsent().empty()) return EndOutput();
   writing_ = true;
