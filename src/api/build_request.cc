@@ -513,8 +513,9 @@ std::shared_ptr<const ModelInfo> ResolveModel(const Submitter& submitter, const 
     case ModelFound::kServed:
       break;
     case ModelFound::kNoWorkers:
+      if (model != nullptr && name.may_be_gone) break;
       *error = PlainError(ErrorCode::kNoWorkers);
-      break;
+      return nullptr;
     case ModelFound::kNotOne:
       *error = FieldError(ErrorCode::kMissingField, "model",
                           fmt::format("one of {}", models->NameList()));
@@ -541,7 +542,11 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
   SetNames(params, arrival, built);
   if (!CheckCombinations(params, arrival, error)) return false;
   std::shared_ptr<const ModelInfo> model =
-      ResolveModel(submitter, {params.model, arrival.may_have_tag}, error);
+      ResolveModel(submitter,
+                   {.id = params.model,
+                    .may_have_tag = arrival.may_have_tag,
+                    .may_be_gone = !arrival.idempotency_keys.empty()},
+                   error);
   if (model == nullptr) return false;
   built->plan.model = model;
   built->request.model = model;

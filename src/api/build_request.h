@@ -146,7 +146,7 @@ struct Arrival {
   bool tells_progress = false;                // Surface::tells_progress
   bool splits_reasoning = true;               // where the request does not say
   std::optional<text::ToolStyle> tool_style;  // of calls; absent = as the template says
-  std::vector<std::string> idempotency_keys;  // gRPC: all that were given; one is right
+  std::vector<std::string> idempotency_keys;  // all that were given; one is right
   const ToolMetrics* tool_metrics = nullptr;  // outlives the answer; null = calls are not counted
   std::string tenant;                         // of the API key; "" = the server asks for none
 };
@@ -155,6 +155,9 @@ struct Arrival {
 struct ModelName {
   std::string_view id;
   bool may_have_tag = false;  // Surface::may_have_tag
+  // The answer may be there already, under an idempotency key: a model without workers is resolved
+  // to what it was. The router refuses what it has to compute.
+  bool may_be_gone = false;
 };
 
 // The model of that name; null: `error` is 404, 503 while the model or any has no workers, or 400

@@ -529,13 +529,14 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   // A refusal from here on carries the name that an answer would.
   const std::string& id = asked.params.request_id;
   if (IsUsableRequestId(id)) exchange.arrival.request_id = id;
+  const auto keys = exchange.request.headers.FindAll(kIdempotencyKeyField);
+  exchange.arrival.idempotency_keys.assign(keys.begin(), keys.end());
   if (!BuildRequest(asked.params, exchange.arrival, *submitter_, &built, &error)) {
     return Refuse(exchange, error);
   }
   if (!MakeResumable(exchange, built.plan.stream, &asked.ignored, &error)) {
     return Refuse(exchange, error);
   }
-  const auto keys = exchange.request.headers.FindAll(kIdempotencyKeyField);
   const std::string content = keys.empty() ? "" : JsonContent(*body.AsObject());
   if (!SetIdempotencyKey(kIdempotencyKeyField, keys, {"http", content}, &built, &error)) {
     return Refuse(exchange, error);

@@ -30,15 +30,27 @@ std::vector<std::string> KnownModels::NamesOf(const std::string& id, bool is_onl
   return names;
 }
 
+// Moves models that left from served_ to gone_.
+void KnownModels::KeepGone(const std::vector<KnownModel>& known) {
+  const auto entry_of = [&](const auto& model) {
+    return std::ranges::find(known, model->id, &KnownModel::id);
+  };
+  for (auto& model : served_) gone_.push_back(std::move(model));
+  served_.clear();
+  std::erase_if(gone_, [&](const auto& model) {
+    const auto entry = entry_of(model);
+    return entry == known.end() || entry->served != nullptr;
+  });
+  if (gone_.size() > kMaxGoneModels) gone_.erase(gone_.begin(), gone_.end() - kMaxGoneModels);
+}
+
 std::shared_ptr<const ModelDirectory> KnownModels::Take(
     const std::vector<std::shared_ptr<const ModelInfo>>& served, int64_t now_us) {
   std::map<std::string, std::shared_ptr<const ModelInfo>> models;  // null: not served now
   for (const std::string& id : expected_) models[id] = nullptr;
-  for (const std::string& id : served_) Remember(id, now_us);  // it was served until now
-  served_.clear();
+  for (const auto& model : served_) Remember(model->id, now_us);  // it was served until now
   for (const auto& model : served) {
     models[model->id] = model;
-    served_.push_back(model->id);
     Remember(model->id, now_us);
   }
   const bool is_only = models.size() == 1;  // of those that are offered
@@ -60,6 +72,12 @@ std::shared_ptr<const ModelDirectory> KnownModels::Take(
       entry.served = std::make_shared<const ModelInfo>(std::move(named));
     }
     if (entry.names.empty()) entry.names = {id};
+  }
+  KeepGone(known);
+  for (KnownModel& entry : known) {
+    if (entry.served != nullptr) served_.push_back(entry.served);
+    const auto gone = std::ranges::find(gone_, entry.id, [](const auto& m) { return m->id; });
+    if (gone != gone_.end()) entry.gone = *gone;
   }
   return std::make_shared<const ModelDirectory>(std::move(known));
 }

@@ -4,7 +4,9 @@
 // Invariants
 //  1. An expected model is known for good. Another one is known while it is served and for kKeptUs
 //     after, so that its clients hear of a pool that is gone, not of a model that never was.
-//  2. At most kMaxKnownModels are known that are not served.
+//  2. At most kMaxKnownModels are known that are not served. Of kMaxGoneModels of them, the last
+//  ones
+//     that left, it is known what they were: an answer that is kept can be asked for again.
 #ifndef BATON_ROUTER_KNOWN_MODELS_H_
 #define BATON_ROUTER_KNOWN_MODELS_H_
 
@@ -23,6 +25,7 @@
 namespace baton::router {
 
 inline constexpr size_t kMaxKnownModels = 64;
+inline constexpr size_t kMaxGoneModels = 4;  // each has a tokenizer
 
 // See the file comment.
 class KnownModels {
@@ -43,12 +46,14 @@ class KnownModels {
  private:
   std::vector<std::string> NamesOf(const std::string& id, bool is_only);
   void Remember(const std::string& id, int64_t now_us);
+  void KeepGone(const std::vector<KnownModel>& known);
 
   const ServedNames names_;
   const std::set<std::string> expected_;
   std::map<std::string, int64_t> seen_;  // when each other model was last served, by id
-  std::vector<std::string> served_;      // ids, as of the last Take
-  std::set<std::string> warned_;         // "MODEL NAME", at most kMaxKnownModels
+  std::vector<std::shared_ptr<const ModelInfo>> served_;  // as of the last Take
+  std::vector<std::shared_ptr<const ModelInfo>> gone_;    // the last one that left is the last
+  std::set<std::string> warned_;                          // "MODEL NAME", at most kMaxKnownModels
   int64_t forget_us_ = INT64_MAX;
 };
 

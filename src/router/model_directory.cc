@@ -26,20 +26,19 @@ std::vector<const KnownModel*> ModelDirectory::Offered() const {
 ModelFound ModelDirectory::Find(std::string_view name,
                                 std::shared_ptr<const ModelInfo>* model) const {
   const std::vector<const KnownModel*> offered = Offered();
-  if (offered.empty()) return ModelFound::kNoWorkers;
   const KnownModel* found = nullptr;
   if (name.empty() || name == "default") {
     if (offered.size() > 1) return ModelFound::kNotOne;
-    found = offered.front();
+    if (offered.size() == 1) found = offered.front();
+    if (offered.empty() && models_.size() == 1) found = &models_.front();
   }
   for (size_t i = 0; i < models_.size() && found == nullptr; ++i) {
     const std::vector<std::string>& names = models_[i].names;
     if (std::ranges::find(names, name) != names.end()) found = &models_[i];
   }
-  if (found == nullptr) return ModelFound::kUnknown;
-  if (found->served == nullptr) return ModelFound::kNoWorkers;
-  *model = found->served;
-  return ModelFound::kServed;
+  if (found == nullptr) return offered.empty() ? ModelFound::kNoWorkers : ModelFound::kUnknown;
+  *model = found->served != nullptr ? found->served : found->gone;
+  return found->served != nullptr ? ModelFound::kServed : ModelFound::kNoWorkers;
 }
 
 std::string ModelDirectory::NameList() const {

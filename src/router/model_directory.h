@@ -18,6 +18,8 @@ struct KnownModel {
   std::string id;
   std::vector<std::string> names;           // that clients use; the first one is shown
   std::shared_ptr<const ModelInfo> served;  // null: no decode worker of the model is there now
+  // The model as it was last served, while it is not; null where that is long ago.
+  std::shared_ptr<const ModelInfo> gone;
   // The server was started for it; another one without workers is only remembered for a while.
   bool is_expected = false;
 
@@ -38,7 +40,8 @@ class ModelDirectory {
   // Entries ascend by id; each has a name.
   explicit ModelDirectory(std::vector<KnownModel> models = {});
 
-  // "" and "default" name the only model that is offered. `*model` is set with kServed alone.
+  // "" and "default" name the only model that is offered, or the only one that is remembered.
+  // `*model` is set with kServed, and with kNoWorkers to KnownModel::gone.
   ModelFound Find(std::string_view name, std::shared_ptr<const ModelInfo>* model) const;
   // The models that have a decode worker, ascending by id.
   const std::vector<std::shared_ptr<const ModelInfo>>& served() const { return served_; }

@@ -42,6 +42,9 @@ class IdempotencyTest : public RouterProcessTest {
     while (chunks.size() < count && call.reader->Read(&chunk)) chunks.push_back(chunk);
     return chunks;
   }
+  static std::string BodyOf(const std::string& answer) {
+    return answer.substr(answer.find("\r\n\r\n"));
+  }
   static std::string TextOf(const std::vector<v1::ChatCompletionChunk>& chunks) {
     std::string text;
     for (const auto& chunk : chunks) text += chunk.choices(0).delta().content();
@@ -248,10 +251,7 @@ TEST_F(IdempotencyTest, WholeHttpAnswersAreEqualAndOtherBodiesAreRefused) {
   const std::string first = Post("k", kChatBody);
   const std::string second = Post("k", kChatBody);
   ASSERT_THAT(first, HasSubstr("200 OK"));
-  const auto body_of = [](const std::string& answer) {
-    return answer.substr(answer.find("\r\n\r\n"));
-  };
-  EXPECT_EQ(body_of(first), body_of(second)) << "also ids, usage and timings";
+  EXPECT_EQ(BodyOf(first), BodyOf(second)) << "also ids, usage and timings";
   const std::string other =
       Post("k", R"({"messages":[{"role":"user","content":"ho"}],"max_tokens":5})");
   EXPECT_THAT(other, HasSubstr("400 Bad Request"));
@@ -261,6 +261,22 @@ TEST_F(IdempotencyTest, WholeHttpAnswersAreEqualAndOtherBodiesAreRefused) {
   EXPECT_THAT(metrics, HasSubstr("code=\"200\"} 1\n"));
   EXPECT_THAT(metrics, HasSubstr("code=\"400\"} 1\n"));
   EXPECT_THAT(metrics, HasSubstr("result=\"conflict\"} 1\n"));
+}
+
+TEST_F(IdempotencyTest, AnAnswerIsThereWhileItsModelHasNoWorker) {
+  JoinPair();
+  const std::string first = Post("k", kChatBody);
+  ASSERT_THAT(first, HasSubstr("200 OK"));
+  const std::string text = TextOf(Read(*Open("g", Chat(5)), 100));
+  EXPECT_FALSE(text.empty());
+  decode_->Stop();
+  prefill_->Stop();
+  ASSERT_TRUE(WaitReady(false));
+  EXPECT_EQ(BodyOf(Post("k", kChatBody)), BodyOf(first));
+  EXPECT_EQ(TextOf(Read(*Open("g", Chat(5)), 100)), text);
+  EXPECT_THAT(Post("k", R"({"messages":[{"role":"user","content":"ho"}]})"),
+              HasSubstr("idempotency_key_reused"));
+  EXPECT_THAT(Post("new", kChatBody), HasSubstr("503 ")) << "nobody can compute it";
 }
 
 TEST_F(IdempotencyTest, AFailureIsNotRemembered) {

@@ -36,7 +36,8 @@ std::shared_ptr<const ModelInfo> ModelOf(const std::string& id) {
 ModelFound Find(const ModelDirectory& directory, std::string_view name, std::string* id = nullptr) {
   std::shared_ptr<const ModelInfo> model;
   const ModelFound found = directory.Find(name, &model);
-  EXPECT_EQ(model != nullptr, found == ModelFound::kServed) << name;
+  EXPECT_TRUE(model != nullptr || found != ModelFound::kServed) << name;
+  EXPECT_TRUE(model == nullptr || found == ModelFound::kServed || found == ModelFound::kNoWorkers);
   if (model != nullptr && id != nullptr) *id = model->id;
   return found;
 }
@@ -111,6 +112,42 @@ TEST(ModelDirectoryTest, AModelThatWasServedForLongIsRememberedToo) {
   const auto directory = known.Take({ModelOf("a")}, later_us);
   EXPECT_EQ(Find(*directory, "b"), ModelFound::kNoWorkers);
   EXPECT_EQ(known.forget_us(), later_us + KnownModels::kKeptUs);
+}
+
+TEST(ModelDirectoryTest, AModelThatLeftIsWhatItWas) {
+  for (const bool is_expected : {false, true}) {
+    KnownModels known(is_expected ? std::vector<std::string>{"a"} : std::vector<std::string>{}, {});
+    std::string id;
+    EXPECT_EQ(Find(*known.Take({}, 0), "a", &id), ModelFound::kNoWorkers);
+    EXPECT_EQ(id, "") << "nobody has seen it";
+    (void)known.Take({ModelOf("a")}, 0);
+    auto directory = known.Take({}, 1000);
+    for (const char* name : {"", "default", "a"}) {
+      id.clear();
+      EXPECT_EQ(Find(*directory, name, &id), ModelFound::kNoWorkers);
+      EXPECT_EQ(id, "a") << name;
+    }
+    EXPECT_TRUE(directory->served().empty());
+    directory = known.Take({ModelOf("a")}, 2000);
+    EXPECT_EQ(Find(*directory, "a"), ModelFound::kServed);
+    EXPECT_EQ(directory->models().front().gone, nullptr);
+    (void)known.Take({}, 3000);
+    directory = known.Take({}, 3000 + KnownModels::kKeptUs);
+    EXPECT_EQ(directory->models().size(), is_expected ? 1u : 0u);
+  }
+}
+
+TEST(ModelDirectoryTest, OnlyTheLastThatLeftAreWhatTheyWere) {
+  KnownModels known({}, {});
+  for (size_t i = 0; i <= kMaxGoneModels; ++i) {
+    (void)known.Take({ModelOf("m" + std::to_string(i))}, static_cast<int64_t>(i));
+  }
+  const auto directory = known.Take({}, 1000);
+  std::vector<std::string> gone;
+  for (const KnownModel& model : directory->models()) {
+    if (model.gone != nullptr) gone.push_back(model.gone->id);
+  }
+  EXPECT_THAT(gone, ElementsAre("m1", "m2", "m3", "m4"));
 }
 
 TEST(ModelDirectoryTest, RememberedModelsAreLimited) {
