@@ -9,7 +9,9 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <vector>
 
 #include "kvcache/transport/nccl/comm_ender.h"
 #include "kvcache/transport/nccl/nccl_comm.h"
@@ -128,6 +130,37 @@ enum class SlotState : uint8_t {
   kDraining,    // given up; its stream has not come to the event yet
 };
 
+// A communicator with one peer, as either half keeps it.
+struct NcclLink {
+  Incarnation peer;
+  uint64_t number = 0;
+  std::unique_ptr<NcclComm> comm;  // null: the other side has not answered or begun
+  bool is_built = false;
+  bool has_moved = false;   // an operation is over
+  int64_t deadline_us = 0;  // of the building
+  int64_t used_us = 0;
+};
+
+// The batch that a slot holds, as either half keeps it.
+struct NcclBatch {
+  StagingRing::Slot* slot = nullptr;
+  SlotState state = SlotState::kFree;
+  Incarnation peer;
+  uint64_t number = 0;
+  std::vector<SliceRef> slices;
+  bool is_first = false;  // over its communicator
+  int64_t begun_us = 0;
+  int64_t deadline_us = 0;
+  // kDraining: of its communicator; until then no event is recorded.
+  std::optional<CommEnder::End> end;
+};
+
+// Why a half gives a link up.
+struct NcclFault {
+  NcclDropReason reason;
+  Status why;
+};
+
 // Operations under way in a half's slots: of one peer; or of all, but for first ones.
 template <typename Batches>
 uint32_t NumPosted(const Batches& batches, std::optional<Incarnation> of) {
@@ -143,6 +176,49 @@ uint32_t NumFirstSlots(const Batches& batches) {
   return static_cast<uint32_t>(std::count_if(batches.begin(), batches.end(), [](const auto& b) {
     return b.state != SlotState::kFree && b.is_first;
   }));
+}
+
+// Asks NCCL how far a link is, and records the events of the operations that NCCL has taken.
+template <typename Batches>
+std::optional<NcclFault> PollLink(const NcclParts& parts, StagingRing* ring, NcclLink* link,
+                                  Batches* batches, int64_t now_us) {
+  if (link->is_built && NumPosted(*batches, link->peer) == 0) return std::nullopt;
+  const StatusOr<bool> polled = link->comm == nullptr ? false : link->comm->Poll();
+  if (!polled.ok()) return NcclFault{NcclDropReason::kFailed, polled.status()};
+  if (*polled && !link->is_built) {
+    link->is_built = true;
+    link->comm->Register(ring->memory());
+    parts.nccl_counters->built.Add();
+  }
+  if (!link->is_built && now_us >= link->deadline_us) {
+    return NcclFault{NcclDropReason::kDeadline,
+                     DeadlineExceeded("no communicator in {} ms", parts.timers.build_us / 1000)};
+  }
+  if (!*polled) return std::nullopt;
+  for (auto& batch : *batches) {
+    if (batch.state != SlotState::kPosting || batch.peer != link->peer) continue;
+    MustWork(batch.slot->event.Record(batch.slot->stream.get()));
+    batch.state = SlotState::kMoving;
+  }
+  return std::nullopt;
+}
+
+// An idle communicator.
+struct IdleLink {
+  Incarnation peer;
+  int64_t used_us = 0;
+};
+
+// The built communicator that was used least recently, of those that `is_unused` now.
+template <typename Peers, typename IsUnused>
+std::optional<IdleLink> FindIdleLink(const Peers& peers, const IsUnused& is_unused) {
+  std::optional<IdleLink> oldest;
+  for (const auto& [id, peer] : peers) {
+    const auto& link = peer->link;
+    if (link == nullptr || !link->is_built || !is_unused(id, *peer)) continue;
+    if (!oldest.has_value() || link->used_us < oldest->used_us) oldest = {id, link->used_us};
+  }
+  return oldest;
 }
 
 }  // namespace baton::kv

@@ -22,13 +22,7 @@ constexpr size_t kMaxWaitingOffers = 8;
 }  // namespace
 
 // The communicator over which a peer sends.
-struct NcclReceiver::Link {
-  uint64_t number = 0;
-  std::unique_ptr<NcclComm> comm;  // null: the prefill worker has not begun
-  bool is_built = false;
-  bool has_moved = false;   // an operation is over
-  int64_t deadline_us = 0;  // of the building
-  int64_t used_us = 0;
+struct NcclReceiver::Link : NcclLink {
   std::deque<NcclMessage> offers;  // not granted yet
 };
 
@@ -40,22 +34,11 @@ struct NcclReceiver::Peer {
   int64_t connect_us = 0;  // no further communicator before
 };
 
-// The batch that a slot holds.
-struct NcclReceiver::Batch {
-  StagingRing::Slot* slot = nullptr;
-  SlotState state = SlotState::kFree;
-  Incarnation peer;
+struct NcclReceiver::Batch : NcclBatch {
   uint64_t epoch = 0;
-  uint64_t number = 0;
-  std::vector<SliceRef> slices;
   std::vector<uint32_t> left;     // positions that no scatter has taken yet
   std::vector<uint32_t> running;  // positions of the scatter that runs
-  bool is_first = false;          // over its communicator
   bool counts = true;             // false: its connection is gone
-  int64_t begun_us = 0;
-  int64_t deadline_us = 0;
-  // kDraining: of its communicator; until then no event is recorded.
-  std::optional<CommEnder::End> end;
 };
 
 NcclReceiver::NcclReceiver(const NcclParts* parts, std::unique_ptr<StagingRing> ring,
@@ -113,10 +96,7 @@ void NcclReceiver::Handle(Incarnation id, const NcclMessage& message, int64_t no
 }
 
 void NcclReceiver::Refuse(Incarnation id, uint64_t link, NcclDropReason reason) {
-  NcclMessage drop;
-  drop.kind = NcclMessageKind::kDrop;
-  drop.reason = reason;
-  drop.link = link;
+  NcclMessage drop = {.kind = NcclMessageKind::kDrop, .reason = reason, .link = link};
   if (reason == NcclDropReason::kVersion) {
     drop.number = static_cast<uint32_t>(parts_->table->version);
   }
@@ -138,13 +118,12 @@ void NcclReceiver::Connect(Incarnation id, const NcclMessage& message, int64_t n
   if (!peer->end.IsOver() || !parts_->make_room()) {
     return Refuse(id, message.link, NcclDropReason::kBusy);
   }
-  NcclMessage accept;
-  accept.kind = NcclMessageKind::kAccept;
-  accept.link = message.link;
-  accept.number = ring_->max_slices();
+  const NcclMessage accept = {
+      .kind = NcclMessageKind::kAccept, .number = ring_->max_slices(), .link = message.link};
   if (!parts_->Post(id, accept)) return Refuse(id, message.link, NcclDropReason::kFailed);
   ++*parts_->num_links;
   peer->link = std::make_unique<Link>();
+  peer->link->peer = id;
   peer->link->number = message.link;
   peer->link->deadline_us = now_us + parts_->timers.build_us;
   peer->link->used_us = now_us;
@@ -181,10 +160,8 @@ void NcclReceiver::TakeOffer(Incarnation id, const NcclMessage& message, int64_t
     }
   }
   if (wanted.empty()) {
-    NcclMessage deny;
-    deny.kind = NcclMessageKind::kDeny;
-    deny.link = message.link;
-    deny.batch = message.batch;
+    const NcclMessage deny = {
+        .kind = NcclMessageKind::kDeny, .link = message.link, .batch = message.batch};
     if (!parts_->Post(id, deny)) {
       Fail(id, NcclDropReason::kFailed, ResourceExhausted("the answer cannot be queued"));
     }
@@ -221,25 +198,8 @@ int64_t NcclReceiver::NextDueUs(int64_t now_us) const {
 }
 
 void NcclReceiver::StepLink(Incarnation id, Peer* peer, int64_t now_us) {
-  Link* const link = peer->link.get();
-  if (link->is_built && NumPosted(batches_, id) == 0) return;
-  const StatusOr<bool> polled = link->comm == nullptr ? false : link->comm->Poll();
-  if (!polled.ok()) return Fail(id, NcclDropReason::kFailed, polled.status());
-  if (*polled && !link->is_built) {
-    link->is_built = true;
-    link->comm->Register(ring_->memory());
-    parts_->nccl_counters->built.Add();
-  }
-  if (!link->is_built && now_us >= link->deadline_us) {
-    return Fail(id, NcclDropReason::kDeadline,
-                DeadlineExceeded("no communicator in {} ms", parts_->timers.build_us / 1000));
-  }
-  if (!*polled) return;
-  for (Batch& batch : batches_) {
-    if (batch.state != SlotState::kPosting || batch.peer != id) continue;
-    MustWork(batch.slot->event.Record(batch.slot->stream.get()));
-    batch.state = SlotState::kMoving;
-  }
+  const auto fault = PollLink(*parts_, ring_.get(), peer->link.get(), &batches_, now_us);
+  if (fault.has_value()) Fail(id, fault->reason, fault->why);
 }
 
 void NcclReceiver::StepBatch(Batch* batch, int64_t now_us) {
@@ -271,10 +231,8 @@ void NcclReceiver::Receive(Batch* batch, int64_t now_us) {
   if (std::exchange(link->has_moved, true)) {
     rate_.Add(batch->slices.size() * ring_->slice_bytes(), now_us - batch->begun_us);
   }
-  NcclMessage done;
-  done.kind = NcclMessageKind::kDone;
-  done.link = link->number;
-  done.batch = batch->number;
+  const NcclMessage done = {
+      .kind = NcclMessageKind::kDone, .link = link->number, .batch = batch->number};
   batch->state = SlotState::kArrived;
   if (!parts_->Post(batch->peer, done)) {
     Fail(batch->peer, NcclDropReason::kFailed, ResourceExhausted("the answer cannot be queued"));
@@ -326,10 +284,8 @@ void NcclReceiver::StartReceive(Incarnation id, Peer* peer, int64_t now_us) {
   // The prefill worker's deadline begins later and is shorter: it is the one to give up.
   free->deadline_us = now_us + 2 * parts_->timers.operation_us + rate_.AllowanceUs(size) +
                       (is_first ? parts_->timers.build_us : 0);
-  NcclMessage grant;
-  grant.kind = NcclMessageKind::kGrant;
-  grant.link = offer.link;
-  grant.batch = offer.batch;
+  const NcclMessage grant = {
+      .kind = NcclMessageKind::kGrant, .link = offer.link, .batch = offer.batch};
   if (parts_->Post(id, grant)) return;
   Fail(id, NcclDropReason::kFailed, ResourceExhausted("the grant cannot be queued"));
 }
@@ -412,32 +368,19 @@ void NcclReceiver::DropLink(Incarnation id, Peer* peer) {
   }
 }
 
-std::optional<int64_t> NcclReceiver::IdleSince() const {
-  std::optional<int64_t> since;
-  for (const auto& [id, peer] : peers_) {
-    const bool is_idle = peer->link != nullptr && peer->link->is_built &&
-                         peer->link->offers.empty() && NumPosted(batches_, id) == 0;
-    if (is_idle && (!since.has_value() || peer->link->used_us < *since)) {
-      since = peer->link->used_us;
-    }
-  }
-  return since;
+std::optional<IdleLink> NcclReceiver::FindIdle() const {
+  return FindIdleLink(peers_, [this](Incarnation id, const Peer& peer) {
+    return peer.link->offers.empty() && NumPosted(batches_, id) == 0;
+  });
 }
 
-CommEnder::End NcclReceiver::EvictIdle() {
-  const std::optional<int64_t> since = IdleSince();
-  for (auto& [id, peer] : peers_) {
-    const bool is_it = peer->link != nullptr && peer->link->is_built &&
-                       peer->link->offers.empty() && NumPosted(batches_, id) == 0 &&
-                       peer->link->used_us == since;
-    if (!is_it) continue;
-    Refuse(id, peer->link->number, NcclDropReason::kEvicted);
-    peer->end = parts_->ender->Finish(std::move(peer->link->comm));
-    peer->link.reset();
-    --*parts_->num_links;
-    return peer->end;
-  }
-  return {};
+CommEnder::End NcclReceiver::Evict(Incarnation id) {
+  Peer* const peer = FindPeer(peers_, id);
+  Refuse(id, peer->link->number, NcclDropReason::kEvicted);
+  peer->end = parts_->ender->Finish(std::move(peer->link->comm));
+  peer->link.reset();
+  --*parts_->num_links;
+  return peer->end;
 }
 
 }  // namespace baton::kv

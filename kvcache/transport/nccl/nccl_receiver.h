@@ -43,8 +43,9 @@ class NcclReceiver final : public SliceReceiver {
   // A Connect, Start, Offer or Drop (of the peer's link).
   void Handle(Incarnation peer, const NcclMessage& message, int64_t now_us);
 
-  std::optional<int64_t> IdleSince() const;
-  CommEnder::End EvictIdle();
+  // The idle communicator that was used least recently. Evict ends it.
+  std::optional<IdleLink> FindIdle() const;
+  CommEnder::End Evict(Incarnation peer);
 
  private:
   struct Link;

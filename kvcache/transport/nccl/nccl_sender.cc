@@ -9,14 +9,8 @@
 namespace baton::kv {
 
 // A communicator to one peer, from the question for its place to its end.
-struct NcclSender::Link {
-  uint64_t number = 0;
-  std::unique_ptr<NcclComm> comm;  // null: the decode worker has not answered
-  bool is_built = false;
-  bool has_moved = false;   // an operation is over
+struct NcclSender::Link : NcclLink {
   uint32_t max_slices = 0;  // what the decode worker takes at once
-  int64_t deadline_us = 0;  // of the building
-  int64_t used_us = 0;
 };
 
 // A connected peer, and the slices that wait for it.
@@ -30,20 +24,9 @@ struct NcclSender::Peer {
   int64_t retry_us = 0;     // no communicator before
 };
 
-// The batch that a slot holds.
-struct NcclSender::Batch {
-  StagingRing::Slot* slot = nullptr;
-  SlotState state = SlotState::kFree;
-  Incarnation peer;
-  uint64_t number = 0;
-  std::vector<SliceRef> slices;
+struct NcclSender::Batch : NcclBatch {
   std::vector<bool> closed;   // by slice: its transfer was closed since
-  bool is_first = false;      // over its communicator
   bool is_confirmed = false;  // the decode worker has the bytes
-  int64_t begun_us = 0;
-  int64_t deadline_us = 0;
-  // kDraining: of its communicator; until then no event is recorded.
-  std::optional<CommEnder::End> end;
 };
 
 NcclSender::NcclSender(const NcclParts* parts, std::unique_ptr<StagingRing> ring)
@@ -246,13 +229,11 @@ void NcclSender::Fail(Incarnation id, NcclDropReason reason, const Status& why, 
   Peer* const peer = FindPeer(peers_, id);
   Report(id, peer, why, now_us);
   parts_->nccl_counters->AddDrop(reason);
-  NcclMessage drop;
-  drop.kind = NcclMessageKind::kDrop;
-  drop.by_sender = true;
-  drop.reason = reason;
-  drop.link = peer->link->number;
   // When it cannot be told, the decode worker finds out by its own deadline.
-  (void)parts_->Post(id, drop);
+  (void)parts_->Post(id, {.kind = NcclMessageKind::kDrop,
+                          .by_sender = true,
+                          .reason = reason,
+                          .link = peer->link->number});
   DropLink(id, peer);
   CountFailure(id, peer, std::string(why.message()), now_us);
 }
@@ -334,27 +315,8 @@ int64_t NcclSender::NextDueUs(int64_t now_us) const {
 }
 
 void NcclSender::StepLink(Incarnation id, Peer* peer, int64_t now_us) {
-  Link* const link = peer->link.get();
-  const bool is_moving = NumPosted(batches_, id) > 0;
-  if (link->is_built && !is_moving) return;
-  const StatusOr<bool> polled = link->comm == nullptr ? false : link->comm->Poll();
-  if (!polled.ok()) return Fail(id, NcclDropReason::kFailed, polled.status(), now_us);
-  if (*polled && !link->is_built) {
-    link->is_built = true;
-    link->comm->Register(ring_->memory());
-    parts_->nccl_counters->built.Add();
-  }
-  if (!link->is_built && now_us >= link->deadline_us) {
-    return Fail(id, NcclDropReason::kDeadline,
-                DeadlineExceeded("no communicator in {} ms", parts_->timers.build_us / 1000),
-                now_us);
-  }
-  if (!*polled) return;
-  for (Batch& batch : batches_) {
-    if (batch.state != SlotState::kPosting || batch.peer != id) continue;
-    MustWork(batch.slot->event.Record(batch.slot->stream.get()));
-    batch.state = SlotState::kMoving;
-  }
+  const auto fault = PollLink(*parts_, ring_.get(), peer->link.get(), &batches_, now_us);
+  if (fault.has_value()) Fail(id, fault->reason, fault->why, now_us);
 }
 
 void NcclSender::StepBatch(Batch* batch, int64_t now_us) {
@@ -410,11 +372,10 @@ void NcclSender::Offer(Batch* batch, int64_t now_us) {
     Requeue(batch);
     return Release(batch);
   }
-  NcclMessage offer;
-  offer.kind = NcclMessageKind::kOffer;
-  offer.link = peer->link->number;
-  offer.batch = batch->number;
-  offer.slices = batch->slices;
+  const NcclMessage offer = {.kind = NcclMessageKind::kOffer,
+                             .link = peer->link->number,
+                             .batch = batch->number,
+                             .slices = batch->slices};
   batch->state = SlotState::kOffered;
   batch->deadline_us =
       now_us + parts_->timers.credit_us + (batch->is_first ? 2 * parts_->timers.build_us : 0);
@@ -438,11 +399,11 @@ void NcclSender::StartLink(Incarnation id, Peer* peer, int64_t now_us) {
     peer->retry_us = now_us + parts_->timers.backoff_min_us;
     return;
   }
-  NcclMessage connect;
-  connect.kind = NcclMessageKind::kConnect;
-  connect.link = next_link_++;
-  connect.number = static_cast<uint32_t>(parts_->table->version);
+  const NcclMessage connect = {.kind = NcclMessageKind::kConnect,
+                               .number = static_cast<uint32_t>(parts_->table->version),
+                               .link = next_link_++};
   peer->link = std::make_unique<Link>();
+  peer->link->peer = id;
   peer->link->number = connect.link;
   peer->link->deadline_us = now_us + parts_->timers.build_us;
   peer->link->used_us = now_us;
@@ -452,9 +413,7 @@ void NcclSender::StartLink(Incarnation id, Peer* peer, int64_t now_us) {
 }
 
 void NcclSender::Build(Incarnation id, Link* link, int64_t now_us) {
-  NcclMessage start;
-  start.kind = NcclMessageKind::kStart;
-  start.link = link->number;
+  NcclMessage start = {.kind = NcclMessageKind::kStart, .link = link->number};
   Status status = NcclComm::MakeId(parts_->table, parts_->gate, &start.id);
   if (status.ok()) {
     StatusOr<std::unique_ptr<NcclComm>> comm =
@@ -503,37 +462,23 @@ bool NcclSender::StartGather(Incarnation id, Peer* peer) {
   return true;
 }
 
-std::optional<int64_t> NcclSender::IdleSince() const {
-  std::optional<int64_t> since;
-  for (const auto& [id, peer] : peers_) {
-    const bool is_idle =
-        peer->link != nullptr && peer->link->is_built && peer->queue.empty() && NumSlots(id) == 0;
-    if (is_idle && (!since.has_value() || peer->link->used_us < *since)) {
-      since = peer->link->used_us;
-    }
-  }
-  return since;
+std::optional<IdleLink> NcclSender::FindIdle() const {
+  return FindIdleLink(peers_, [this](Incarnation id, const Peer& peer) {
+    return peer.queue.empty() && NumSlots(id) == 0;
+  });
 }
 
-CommEnder::End NcclSender::EvictIdle() {
-  const std::optional<int64_t> since = IdleSince();
-  for (auto& [id, peer] : peers_) {
-    const bool is_it = peer->link != nullptr && peer->link->is_built && peer->queue.empty() &&
-                       NumSlots(id) == 0 && peer->link->used_us == since;
-    if (!is_it) continue;
-    NcclMessage drop;
-    drop.kind = NcclMessageKind::kDrop;
-    drop.by_sender = true;
-    drop.reason = NcclDropReason::kEvicted;
-    drop.link = peer->link->number;
-    (void)parts_->Post(id, drop);
-    parts_->nccl_counters->AddDrop(NcclDropReason::kEvicted);
-    peer->end = parts_->ender->Finish(std::move(peer->link->comm));
-    peer->link.reset();
-    --*parts_->num_links;
-    return peer->end;
-  }
-  return {};
+CommEnder::End NcclSender::Evict(Incarnation id) {
+  Peer* const peer = FindPeer(peers_, id);
+  (void)parts_->Post(id, {.kind = NcclMessageKind::kDrop,
+                          .by_sender = true,
+                          .reason = NcclDropReason::kEvicted,
+                          .link = peer->link->number});
+  parts_->nccl_counters->AddDrop(NcclDropReason::kEvicted);
+  peer->end = parts_->ender->Finish(std::move(peer->link->comm));
+  peer->link.reset();
+  --*parts_->num_links;
+  return peer->end;
 }
 
 }  // namespace baton::kv

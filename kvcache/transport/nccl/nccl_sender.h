@@ -58,9 +58,9 @@ class NcclSender final : public SliceSender {
   };
   std::vector<LostPeer> TakeLost() { return std::exchange(lost_, {}); }
 
-  // The idle communicator that was used least recently: when, or nullopt; and its end.
-  std::optional<int64_t> IdleSince() const;
-  CommEnder::End EvictIdle();
+  // The idle communicator that was used least recently. Evict ends it.
+  std::optional<IdleLink> FindIdle() const;
+  CommEnder::End Evict(Incarnation peer);
 
  private:
   struct Link;

@@ -153,13 +153,12 @@ bool NcclTransport::MakeRoom() {
   if (num_links_ + ender_.num_ending() < parts_.limits.max_links) return true;
   // The one that was evicted last makes the room.
   if (!evicted_.IsOver()) return false;
-  const std::optional<int64_t> send_idle_us = sender_->IdleSince();
-  const std::optional<int64_t> receive_idle_us = receiver_->IdleSince();
-  if (send_idle_us.has_value() &&
-      (!receive_idle_us.has_value() || *send_idle_us <= *receive_idle_us)) {
-    evicted_ = sender_->EvictIdle();
-  } else if (receive_idle_us.has_value()) {
-    evicted_ = receiver_->EvictIdle();
+  const std::optional<IdleLink> to = sender_->FindIdle();
+  const std::optional<IdleLink> from = receiver_->FindIdle();
+  if (to.has_value() && (!from.has_value() || to->used_us <= from->used_us)) {
+    evicted_ = sender_->Evict(to->peer);
+  } else if (from.has_value()) {
+    evicted_ = receiver_->Evict(from->peer);
   }
   return false;
 }
