@@ -60,6 +60,10 @@ struct HandoffEnding {
   Status status() const { return Status(code, reason); }
   friend bool operator==(const HandoffEnding&, const HandoffEnding&) = default;
 };
+// The ending that `status` tells.
+inline HandoffEnding Ending(HandoffOutcome outcome, const Status& status) {
+  return {outcome, status.code(), std::string(status.message())};
+}
 
 // The kinds of action; fields of HandoffAction used by each are in brackets.
 enum class HandoffActionKind : uint8_t {

@@ -86,7 +86,7 @@ struct HandoffDest::Table : handoff_internal::TableWords<DestState, Event, Op> {
       // The transport gave up by itself.
       Go(kOpen, E::kReceiveClosed, S::kReleased, O::kSendRevoke, O::kUnpin, O::kRelease, O::kFail),
   };
-  static_assert(handoff_internal::IsUnambiguous(std::span<const Row>(kRows)));
+  static_assert(handoff_internal::IsUnambiguous(kRows));
 };
 
 namespace {
@@ -110,24 +110,18 @@ constexpr std::array<std::string_view, 12> kOpNames = {"",
                                                        "release blocks",
                                                        "fail request"};
 
-HandoffEnding Ending(HandoffOutcome outcome, const Status& status) {
-  return {outcome, status.code(), std::string(status.message())};
-}
+constexpr handoff_internal::TableNames kNames = {kStateNames, kEventNames, kOpNames};
 
 }  // namespace
 
 std::string_view DestStateName(DestState state) { return kStateNames[static_cast<size_t>(state)]; }
 
 std::string DestTableText() {
-  return handoff_internal::TableText(
-      std::span<const HandoffDest::Table::Row>(HandoffDest::Table::kRows),
-      {kStateNames, kEventNames, kOpNames});
+  return handoff_internal::TableText(HandoffDest::Table::kRows, kNames);
 }
 
 std::string DestDiagramText() {
-  return handoff_internal::DiagramText(
-      std::span<const HandoffDest::Table::Row>(HandoffDest::Table::kRows),
-      {kStateNames, kEventNames, kOpNames});
+  return handoff_internal::DiagramText(HandoffDest::Table::kRows, kNames);
 }
 
 HandoffDest::HandoffDest(DestSpec spec) : spec_(std::move(spec)) {
@@ -310,8 +304,7 @@ void HandoffDest::OnMessage(const HandoffMessage& message, int64_t now_us,
 // ---- The machine.
 
 void HandoffDest::Dispatch(Event event, int64_t now_us, HandoffActions* actions) {
-  const auto* row =
-      handoff_internal::FindRow(std::span<const Table::Row>(Table::kRows), state_, event);
+  const auto* row = handoff_internal::FindRow(Table::kRows, state_, event);
   HandoffEnding candidate = std::exchange(candidate_, {});
   if (row == nullptr) return;
   if (row->moves && row->next != state_) {

@@ -66,7 +66,7 @@ struct HandoffRequest::Table : handoff_internal::TableWords<HandoffRequestState,
       Go(kRunning, E::kCancelled, S::kCancelled, O::kReleaseWorkers, O::kTellClient),
       Go(In(S::kReceived) | kWaiting, E::kCancelled, S::kCancelled, O::kTellClient),
   };
-  static_assert(handoff_internal::IsUnambiguous(std::span<const Row>(kRows)));
+  static_assert(handoff_internal::IsUnambiguous(kRows));
 };
 
 namespace {
@@ -80,6 +80,7 @@ constexpr std::array<std::string_view, 13> kEventNames = {
     "last token",  "error",   "cancel"};
 constexpr std::array<std::string_view, 6> kOpNames = {
     "", "raise attempt", "release workers", "enqueue", "enqueue in front", "tell client"};
+constexpr handoff_internal::TableNames kNames = {kStateNames, kEventNames, kOpNames};
 
 }  // namespace
 
@@ -88,15 +89,11 @@ std::string_view HandoffRequestStateName(HandoffRequestState state) {
 }
 
 std::string RequestTableText() {
-  return handoff_internal::TableText(
-      std::span<const HandoffRequest::Table::Row>(HandoffRequest::Table::kRows),
-      {kStateNames, kEventNames, kOpNames});
+  return handoff_internal::TableText(HandoffRequest::Table::kRows, kNames);
 }
 
 std::string RequestDiagramText() {
-  return handoff_internal::DiagramText(
-      std::span<const HandoffRequest::Table::Row>(HandoffRequest::Table::kRows),
-      {kStateNames, kEventNames, kOpNames});
+  return handoff_internal::DiagramText(HandoffRequest::Table::kRows, kNames);
 }
 
 bool HandoffRequest::placed() const {
@@ -188,8 +185,7 @@ RequestOrders HandoffRequest::OnCancelled() { return Dispatch(Event::kCancelled)
 
 RequestOrders HandoffRequest::Dispatch(Event event) {
   RequestOrders orders;
-  const auto* row =
-      handoff_internal::FindRow(std::span<const Table::Row>(Table::kRows), state_, event);
+  const auto* row = handoff_internal::FindRow(Table::kRows, state_, event);
   if (row == nullptr) return orders;
   state_ = row->next;
   for (const Op op : row->ops) {

@@ -98,7 +98,7 @@ struct HandoffSource::Table : handoff_internal::TableWords<SourceState, Event, O
       Go(kOpen, E::kCancel, S::kDraining, O::kSendRevoke, O::kCloseSend, O::kRelease),
       Go(kOpen, E::kUnfit, S::kDraining, O::kSendRevoke, O::kCloseSend, O::kRelease, O::kFail),
   };
-  static_assert(handoff_internal::IsUnambiguous(std::span<const Row>(kRows)));
+  static_assert(handoff_internal::IsUnambiguous(kRows));
 };
 
 namespace {
@@ -124,9 +124,7 @@ constexpr std::array<std::string_view, 13> kOpNames = {"",
                                                        "complete request",
                                                        "fail request"};
 
-HandoffEnding Ending(HandoffOutcome outcome, const Status& status) {
-  return {outcome, status.code(), std::string(status.message())};
-}
+constexpr handoff_internal::TableNames kNames = {kStateNames, kEventNames, kOpNames};
 
 }  // namespace
 
@@ -135,15 +133,11 @@ std::string_view SourceStateName(SourceState state) {
 }
 
 std::string SourceTableText() {
-  return handoff_internal::TableText(
-      std::span<const HandoffSource::Table::Row>(HandoffSource::Table::kRows),
-      {kStateNames, kEventNames, kOpNames});
+  return handoff_internal::TableText(HandoffSource::Table::kRows, kNames);
 }
 
 std::string SourceDiagramText() {
-  return handoff_internal::DiagramText(
-      std::span<const HandoffSource::Table::Row>(HandoffSource::Table::kRows),
-      {kStateNames, kEventNames, kOpNames});
+  return handoff_internal::DiagramText(HandoffSource::Table::kRows, kNames);
 }
 
 HandoffSource::HandoffSource(const SourceSpec& spec) : spec_(spec) {
@@ -410,8 +404,7 @@ void HandoffSource::OnMessage(const HandoffMessage& message, int64_t now_us,
 // ---- The machine.
 
 void HandoffSource::Dispatch(Event event, int64_t now_us, HandoffActions* actions) {
-  const auto* row =
-      handoff_internal::FindRow(std::span<const Table::Row>(Table::kRows), state_, event);
+  const auto* row = handoff_internal::FindRow(Table::kRows, state_, event);
   HandoffEnding why = std::exchange(candidate_, {});
   if (row == nullptr) return;
   if (row->moves) Enter(row->next, std::move(why), now_us);

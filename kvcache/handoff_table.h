@@ -47,8 +47,8 @@ struct TableWords {
 };
 
 // The row for an event in a state, nullptr when it changes nothing.
-template <typename RowType, typename State, typename Event>
-constexpr const RowType* FindRow(std::span<const RowType> rows, State state, Event event) {
+template <typename RowType, size_t kNumRows, typename State, typename Event>
+constexpr const RowType* FindRow(const RowType (&rows)[kNumRows], State state, Event event) {
   for (const RowType& row : rows) {
     if (row.on == event && (row.in >> static_cast<uint32_t>(state) & 1) != 0) return &row;
   }
@@ -56,10 +56,10 @@ constexpr const RowType* FindRow(std::span<const RowType> rows, State state, Eve
 }
 
 // True when no (state, event) has two rows.
-template <typename RowType>
-constexpr bool IsUnambiguous(std::span<const RowType> rows) {
-  for (size_t a = 0; a < rows.size(); ++a) {
-    for (size_t b = a + 1; b < rows.size(); ++b) {
+template <typename RowType, size_t kNumRows>
+constexpr bool IsUnambiguous(const RowType (&rows)[kNumRows]) {
+  for (size_t a = 0; a < kNumRows; ++a) {
+    for (size_t b = a + 1; b < kNumRows; ++b) {
       if (rows[a].on == rows[b].on && (rows[a].in & rows[b].in) != 0) return false;
     }
   }
@@ -74,8 +74,8 @@ struct TableNames {
 };
 
 // "| state | event | next | operations |" lines in Markdown.
-template <typename RowType>
-std::string TableText(std::span<const RowType> rows, const TableNames& names) {
+template <typename RowType, size_t kNumRows>
+std::string TableText(const RowType (&rows)[kNumRows], const TableNames& names) {
   const auto join = [](std::string* text, std::string_view word) {
     if (!text->empty()) text->append(", ");
     text->append(word);
@@ -99,8 +99,8 @@ std::string TableText(std::span<const RowType> rows, const TableNames& names) {
 
 // The moves as a Mermaid state diagram: one arrow for each pair of states, with its events. The
 // first state is where it begins; a state that no row leaves is where it ends.
-template <typename RowType>
-std::string DiagramText(std::span<const RowType> rows, const TableNames& names) {
+template <typename RowType, size_t kNumRows>
+std::string DiagramText(const RowType (&rows)[kNumRows], const TableNames& names) {
   const auto events = [&](size_t from, size_t to) {
     std::string text;
     for (const RowType& row : rows) {
