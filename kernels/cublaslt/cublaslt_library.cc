@@ -1,7 +1,5 @@
 #include "kernels/cublaslt/cublaslt_library.h"
 
-#include "src/base/library.h"
-
 namespace baton::kernels::cublaslt {
 namespace {
 
@@ -27,14 +25,13 @@ StatusOr<CublasLtTable> Fill(const Library& library) {
 
 }  // namespace
 
-StatusOr<CublasLtTable> LoadCublasLt(const CublasLtSearch& search) {
+StatusOr<CublasLtTable> LoadCublasLt(const LibrarySearch& search) {
   BATON_ASSIGN_OR_RETURN(const Library library,
                          OpenLibrary({.what = "cuBLASLt",
                                       .name = "libcublasLt.so.13",
                                       .flag = "--cublaslt-library",
-                                      .file = search.library,
                                       .environment = "BATON_CUBLASLT_LIBRARY",
-                                      .python_folders = search.python_folders}));
+                                      .search = search}));
   return Fill(library);
 }
 

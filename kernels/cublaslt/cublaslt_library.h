@@ -7,9 +7,9 @@
 
 #include <cstddef>
 #include <string>
-#include <vector>
 
 #include "kernels/cublaslt/cublaslt_api.h"
+#include "src/base/library.h"
 #include "src/base/status.h"
 
 namespace baton::kernels::cublaslt {
@@ -45,20 +45,11 @@ struct CublasLtTable {
   std::string path;    // where it was found, for the log
 };
 
-// Where the library is looked for.
-struct CublasLtSearch {
-  // The flag --cublaslt-library: a file. When it is given nothing else is tried. The environment's
-  // BATON_CUBLASLT_LIBRARY comes next; when it is given nothing after it is tried either.
-  std::string library;
-  // Folders of Python packages that may hold nvidia/*/lib/libcublasLt.so.13, tried after the
-  // loader's own path. PythonFolders() for those of this machine (src/base/library.h).
-  std::vector<std::string> python_folders = {};
-};
-
-// The first library found. In one line: NotFound naming every place when there is none,
+// The first library found: that of the flag --cublaslt-library, or of BATON_CUBLASLT_LIBRARY, or a
+// libcublasLt.so.13. In one line: NotFound naming every place when there is none,
 // FailedPrecondition naming the file when it lacks functions (which) or is older than kMinVersion
 // (its version).
-StatusOr<CublasLtTable> LoadCublasLt(const CublasLtSearch& search);
+StatusOr<CublasLtTable> LoadCublasLt(const LibrarySearch& search);
 
 // "13.0.2" of 130002.
 std::string VersionText(size_t version);

@@ -29,12 +29,12 @@ void AddOfPackages(const std::string& folder, const std::string& name,
 
 // Where to look: one file that somebody named, or places in order.
 std::vector<std::string> Candidates(const LibraryPlaces& places) {
-  if (!places.file.empty()) return {places.file};
+  if (!places.search.library.empty()) return {places.search.library};
   const char* const from_environment =
       places.environment == nullptr ? nullptr : std::getenv(places.environment);
   if (from_environment != nullptr && *from_environment != '\0') return {from_environment};
   std::vector<std::string> paths = {places.name};
-  for (const std::string& folder : places.python_folders) {
+  for (const std::string& folder : places.search.python_folders) {
     AddOfPackages(folder, places.name, &paths);
   }
   return paths;

@@ -11,17 +11,23 @@
 
 namespace baton {
 
-// Where a library is looked for.
+// Where a user wants a library to be looked for.
+struct LibrarySearch {
+  // The file that a flag names; "": not given. When it is, nothing else is tried.
+  std::string library;
+  // After the loader's own path, nvidia/*/lib of these folders of Python packages is tried, where
+  // the wheels of CUDA put libraries. PythonFolders() gives those of this machine.
+  std::vector<std::string> python_folders = {};
+};
+
+// A library, and where it is looked for.
 struct LibraryPlaces {
   std::string what;            // "NCCL", for errors
   std::string name;            // "libnccl.so.2", as the loader knows it
   const char* flag = nullptr;  // for errors: what names a file; null: nothing does
-  std::string file;            // of the flag; "": not given. When it is, nothing else is tried.
-  // The variable that comes next. Where it is set, nothing else is tried either.
+  // The variable that comes after the flag. Where it is set, nothing else is tried either.
   const char* environment = nullptr;
-  // Then the loader's own path, and nvidia/*/lib of these folders of Python packages, where the
-  // wheels of CUDA put libraries.
-  std::vector<std::string> python_folders = {};
+  LibrarySearch search = {};
 };
 
 // An open library, for the life of the process.

@@ -1,7 +1,5 @@
 #include "kvcache/transport/nccl/nccl_library.h"
 
-#include "src/base/library.h"
-
 namespace baton::kv::nccl {
 namespace {
 
@@ -33,14 +31,12 @@ StatusOr<NcclTable> Fill(const Library& library) {
 
 }  // namespace
 
-StatusOr<NcclTable> LoadNccl(const NcclSearch& search) {
-  BATON_ASSIGN_OR_RETURN(const Library library,
-                         OpenLibrary({.what = "NCCL",
-                                      .name = "libnccl.so.2",
-                                      .flag = "--nccl-library",
-                                      .file = search.library,
-                                      .environment = "BATON_NCCL_LIBRARY",
-                                      .python_folders = search.python_folders}));
+StatusOr<NcclTable> LoadNccl(const LibrarySearch& search) {
+  BATON_ASSIGN_OR_RETURN(const Library library, OpenLibrary({.what = "NCCL",
+                                                             .name = "libnccl.so.2",
+                                                             .flag = "--nccl-library",
+                                                             .environment = "BATON_NCCL_LIBRARY",
+                                                             .search = search}));
   return Fill(library);
 }
 

@@ -6,9 +6,9 @@
 #define BATON_KVCACHE_TRANSPORT_NCCL_NCCL_LIBRARY_H_
 
 #include <string>
-#include <vector>
 
 #include "kvcache/transport/nccl/nccl_api.h"
+#include "src/base/library.h"
 #include "src/base/status.h"
 
 namespace baton::kv::nccl {
@@ -42,21 +42,11 @@ struct NcclTable {
   std::string path;  // where it was found, for the log
 };
 
-// Where the library is looked for.
-struct NcclSearch {
-  // The flag --nccl-library: a file. When it is given nothing else is tried. Nor is anything else
-  // tried after the environment's BATON_NCCL_LIBRARY, which comes next: a user who names a library
-  // wants that one.
-  std::string library;
-  // Folders of Python packages (site-packages) that may hold nvidia/*/lib/libnccl.so.2, tried after
-  // the loader's own path. PythonFolders() gives those of this machine (src/base/library.h).
-  std::vector<std::string> python_folders;
-};
-
-// The first library found. In one line: NotFound naming every place when there is none,
+// The first library found: that of the flag --nccl-library, or of BATON_NCCL_LIBRARY, or a
+// libnccl.so.2. In one line: NotFound naming every place when there is none,
 // FailedPrecondition naming the file when it lacks functions (which) or is older than kMinVersion
 // (its version).
-StatusOr<NcclTable> LoadNccl(const NcclSearch& search);
+StatusOr<NcclTable> LoadNccl(const LibrarySearch& search);
 
 // "2.28.9" of 22809.
 std::string VersionText(int version);
